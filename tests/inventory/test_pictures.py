@@ -1,7 +1,5 @@
 """Names of product pictures: the admin and the import refuse bad ones, the pages survive them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

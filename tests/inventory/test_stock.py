@@ -13,7 +13,6 @@ from inventory.stock import (
     commit,
     count_stale_write,
     create_stock,
-    execute,
     release,
     reserve,
     restock,
@@ -132,35 +131,27 @@ def test_equal_or_newer_fence_is_accepted(stock, strategy, newer) -> None:
     assert fence_of(stock) >= (newer.epoch, newer.token or 8)
 
 
-def test_row_fences_for_a_lock_without_tokens(stock) -> None:
-    """The first of three writers that read the same row succeeds, the others are refused."""
-    first, *others = [read(stock, FENCED, fence(None)) for _ in range(3)]
-    take(first)
-    assert fence_of(stock) == (1, 1)
-    for late in others:
-        with pytest.raises(StaleFence):
-            take(late, order="B")
-    assert row(stock).quantity == 4
-
-
-def test_reading_is_stale_after_the_epoch_has_grown(stock) -> None:
-    old = read(stock, FENCED, fence(None))
-    buy(stock, FENCED, fence(None, epoch=2))
-    with pytest.raises(StaleFence):
-        take(old, order="B")
-    assert row(stock).fence_epoch == 2
+CHANGES = {
+    "sold": lambda stock, token: buy(stock, CONDITIONAL, fence(token and token + 1), order="B"),
+    "sold in a new epoch": lambda stock, token: buy(stock, FENCED, fence(token, 2), order="B"),
+    "returned": lambda stock, token: put_back(stock, fence(token and token + 1)),
+    "restocked": lambda stock, token: commit(restock(stock_id=stock.pk, quantity=10)),
+}
 
 
 @EVERY_TOKEN
-def test_reading_is_stale_after_units_came_back(stock, token) -> None:
-    buy(stock, CONDITIONAL, fence(token), quantity=5)
-    reading = read(stock, FENCED, fence(token))
-    assert reading.quantity == 0
-    put_back(stock, fence(token and token + 1), quantity=5)
-    assert row(stock).quantity == 5
-    with pytest.raises(StaleFence):
-        take(reading, 0, "B")
-    assert row(stock).quantity == 5
+@pytest.mark.parametrize("change", CHANGES)
+def test_reading_is_stale_after_another_write(stock, token, change) -> None:
+    """Also under a lock without tokens, for which the row has its own."""
+    late = [read(stock, FENCED, fence(token)) for _ in range(2)]
+    CHANGES[change](stock, token)
+    left = row(stock).quantity
+    for reading in late:
+        with pytest.raises(StaleFence):
+            take(reading, order="C")
+    assert row(stock).quantity == left
+    buy(stock, FENCED, fence(token and token + 2, epoch=2), order="C")
+    assert row(stock).quantity == left - 1
 
 
 def test_naive_writer_overwrites_returned_units(stock) -> None:
@@ -189,15 +180,6 @@ def test_units_of_an_order_move_once_each_way(stock) -> None:
     with pytest.raises(IntegrityError):
         buy(stock, CONDITIONAL, fence(1))
     assert row(stock).quantity == 5
-
-
-def test_reading_is_stale_after_restocking(stock) -> None:
-    reading = read(stock, FENCED, fence(1))
-    execute(restock(stock_id=stock.pk, quantity=10))
-    with pytest.raises(StaleFence):
-        take(reading)
-    buy(stock, FENCED, fence(2))
-    assert row(stock).quantity == 14
 
 
 def test_stale_write_is_counted_with_the_newer_fence(stock) -> None:

@@ -1,7 +1,5 @@
 """Forms and messages of the admin's pages of sales."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from django.http import HttpResponse

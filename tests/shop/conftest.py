@@ -1,7 +1,5 @@
 """Locks and users for the tests of the shop; their factories are in `making`."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.cache import cache
 from django.test import Client

@@ -1,7 +1,5 @@
 """Lock backends, staff and lock holders for the tests of the operations page."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The sentence that opens the operations page, for every state of the system."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

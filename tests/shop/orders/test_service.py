@@ -1,7 +1,5 @@
 """Transitions of an order: each happens once, and its units are released at most once."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 
@@ -12,10 +10,10 @@ from django.utils import timezone
 from inventory.models import Stock, StockMovement, WriteStrategy
 from inventory.statements import Statement
 from shop.administration.audit import audit_sale
-from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
+from shop.errors import InvalidTransition, Overloaded, ServiceUnavailable
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
-from shop.orders.service import cancel_order, expire_unpaid_orders, get_order, orders_of, pay_order
+from shop.orders.service import cancel_order, expire_unpaid_orders, pay_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
@@ -130,15 +128,6 @@ def test_concurrent_cancel_and_expiry_release_units_once(guard, sale) -> None:
     order.refresh_from_db()
     assert (order.status, returns(order)) == ("expired", 1)
     count(sale)
-
-
-def test_order_of_another_customer_is_not_found(order) -> None:
-    mine = order.customer
-    assert get_order(customer=mine, number=order.number) == order
-    assert list(orders_of(customer=mine)) == [order]
-    for customer, number in ((a_customer(), order.number), (mine, "NONE")):
-        with pytest.raises(NotFound):
-            get_order(customer=customer, number=number)
 
 
 def test_unavailable_lock_store_changes_nothing(guard, sale, order) -> None:

@@ -1,50 +1,23 @@
-"""Slugs match exactly: MariaDB's collation would also find other spellings of a slug."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
+"""A sale is found by its exact slug: MariaDB's collation would also find other spellings."""
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from shop.errors import NotFound
 from shop.models import Sale
 from shop.purchase.admission import cached_sale
-from shop.sales.queries import (
-    get_product,
-    get_sale,
-    has_product,
-    has_sale,
-    sale_for_purchase,
-)
-from tests.shop.making import a_sale, buy, put_in_force, signed_in
+from shop.sales.queries import get_product, get_sale, has_product, has_sale, sale_for_purchase
+from tests.shop.making import a_sale, buy, signed_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
-
-SPELLINGS = [str.upper, str.title, lambda slug: slug.replace("s", "S")]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 
-@pytest.fixture
-def sale() -> Sale:
-    put_in_force("process")
-    cache.clear()
-    return a_sale()
-
-
-def test_slug_finds_its_sale_and_product(sale: Sale) -> None:
-    assert get_sale(slug=sale.slug) == cached_sale(slug=sale.slug) == sale
-    assert get_product(slug=sale.slug) == sale.product
-    assert has_sale(slug=sale.slug)
-    assert has_product(slug=sale.slug)
-
-
-def test_sale_for_purchase_has_the_columns_of_the_models(sale: Sale) -> None:
-    stock = sale.stock
-    stock.fence_epoch, stock.fence_token = 3, 2**40
-    stock.save()
+def test_sale_for_purchase_has_the_columns_of_the_models() -> None:
+    sale = a_sale()
+    sale.stock.fence_epoch, sale.stock.fence_token = 3, 2**40
+    sale.stock.save()
     read, expected = sale_for_purchase(slug=sale.slug), get_sale(slug=sale.slug)
+    assert read == expected == sale
     for one, other in ((read, expected), (read.stock, expected.stock)):
         for field in type(one)._meta.concrete_fields:
             assert getattr(one, field.attname) == getattr(other, field.attname), field
@@ -54,20 +27,32 @@ def test_sale_for_purchase_has_the_columns_of_the_models(sale: Sale) -> None:
         sale_for_purchase(slug=sale.slug)
 
 
-@pytest.mark.parametrize("spell", SPELLINGS)
-def test_another_spelling_of_a_slug_finds_nothing(spell: Callable[[str], str], sale: Sale) -> None:
+def test_cached_sale_is_read_once_in_a_moment(django_assert_num_queries) -> None:
+    slug = a_sale().slug
+    with django_assert_num_queries(1):
+        assert cached_sale(slug=slug) is cached_sale(slug=slug)
+
+
+def test_missing_sale_is_not_cached() -> None:
+    sale = a_sale()
+    with pytest.raises(NotFound):
+        cached_sale(slug="later")
+    Sale.objects.update(slug="later")
+    assert cached_sale(slug="later") == sale
+
+
+@pytest.mark.parametrize("spell", [str, str.upper, str.title, str.capitalize])
+def test_only_the_exact_slug_finds_a_sale_and_its_product(spell) -> None:
+    sale, client = a_sale(), Client()
     slug = spell(sale.slug)
+    is_exact = slug == sale.slug
     for find in (get_sale, cached_sale, get_product):
-        with pytest.raises(NotFound):
-            find(slug=slug)
-    assert not has_sale(slug=slug)
-    assert not has_product(slug=slug)
-
-
-@pytest.mark.parametrize("spell", SPELLINGS)
-def test_another_spelling_of_a_page_is_404(spell: Callable[[str], str], sale: Sale) -> None:
-    slug, client = spell(sale.slug), Client()
+        if is_exact:
+            assert find(slug=slug).slug == slug
+        else:
+            with pytest.raises(NotFound):
+                find(slug=slug)
+    assert has_sale(slug=slug) is has_product(slug=slug) is is_exact
     for path in (f"/sales/{slug}/", f"/sales/{slug}/stock/", f"/products/{slug}/"):
-        assert client.get(path).status_code == 404
-    misspelt: Any = Sale(slug=slug)
-    assert buy(signed_in(), misspelt).status_code == 404
+        assert client.get(path).status_code == (200 if is_exact else 404)
+    assert buy(signed_in(), Sale(slug=slug)).status_code == (303 if is_exact else 404)
