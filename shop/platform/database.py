@@ -42,9 +42,10 @@ def _execute(execute: Any, sql: str, params: Any, many: bool, context: dict[str,
     try:
         return guarded(breaker, execute, sql, params, many, context)
     except (OperationalError, InterfaceError) as error:
-        if has_no_reply(error):
-            # Django closes both later, outside its translation of errors: a lost one fails again.
+        if breaker.is_open or has_no_reply(error):
+            # Django closes it outside its translation of errors, and a lost connection fails again.
             with suppress(Exception):
                 context["cursor"].close()
-            connection.close()
+        if breaker.is_open:
+            connection.close()  # it may not survive the fault, which nothing would notice
         raise

@@ -50,10 +50,9 @@ def guarded(breaker: CircuitBreaker, call: Callable[..., T], *args: Any, **optio
 
 def has_no_reply(error: Exception) -> bool:
     """Return True for an error of a client's library, False for one that a server has sent."""
-    number = error.args[0] if error.args else None
-    if isinstance(number, int):
-        return 2000 <= number < 3000  # the range of MySQL's clients
-    return getattr(error.__cause__ or error, "sqlstate", None) is None
+    if error.args and isinstance(error.args[0], int):
+        return 2000 <= error.args[0] < 3000  # the range of MySQL's clients
+    return getattr(error.__cause__ or error, "sqlstate", "unknown") is None
 
 
 def _probe(database: BaseDatabaseWrapper) -> None:

@@ -168,6 +168,7 @@ class TestLostReplies:
             far.lock("stalled").acquire(timeout=0.5)
         proxy.cut()
         proxy.resume()
+        until(lambda: not far.pool.breaker.is_open, "the reply to a probe")
         far.probe()
 
 
