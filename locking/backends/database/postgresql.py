@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable
@@ -158,7 +159,8 @@ class PostgreSQLSession(UserLockSession):
         self, claim: Claim, name: str, seconds: float, value: str = "1", wait: str = WAIT
     ) -> Any:
         """Wait for an advisory lock."""
-        ms = max(1, int(min(seconds * 1000, LONGEST_WAIT_MS)))
+        # Rounded up: after a wait that ends early, the waiter would send another one.
+        ms = max(1, math.ceil(min(seconds * 1000, LONGEST_WAIT_MS)))
         with interruptible(claim) as waker:
             try:
                 found = self.run(wait.format(value), (ms, self.key(name)), ms / 1000, waker)
