@@ -11,7 +11,13 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import (
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import render
 from django.template import loader
@@ -201,7 +207,12 @@ def refusing_lock_errors() -> Iterator[None]:
 PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026:"
 VERBS = ("buy", "pay", "payment", "cancel", "answer", "join")
 """Last parts of URLs to which the form of the page above them is posted."""
-STORE_ERRORS = (OperationalError, InterfaceError, RedisError, LockError)
+UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
+# During a release, tables, columns and privileges may be missing, and columns may exist that the
+# running code does not fill; a server may be read-only. The same request may succeed later.
+# Not DataError: a value that does not fit its column is a bug of the shop, and fails each time.
+MISFIT = (ProgrammingError, IntegrityError, InternalError)
+STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
 
 
 def wants_json(request: HttpRequest) -> bool:
@@ -245,7 +256,10 @@ def refusal_of(error: BaseException | None) -> ShopError | None:
     if isinstance(error, ShopError):
         return error
     if isinstance(error, STORE_ERRORS):
-        logger.warning("Request failed: a store is unavailable (%s)", error)
+        if isinstance(error, MISFIT):
+            logger.error("Request failed: the database does not fit the code", exc_info=error)
+        else:
+            logger.warning("Request failed: a store is unavailable (%s)", error)
         return ServiceUnavailable()
     return None
 

@@ -21,6 +21,7 @@ from django.http import HttpRequest, HttpResponse
 from redis.exceptions import RedisError
 
 from locking import LockUnavailable
+from shop.errors import MISFIT
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockUnavailable)
@@ -64,13 +65,18 @@ class ExpectedErrors(logging.Filter):
         """By logger and message: the time of the last line (monotonic), and the lines since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False for a store error that was logged less than a second ago."""
+        """Return False for a store error that was logged less than a second ago.
+
+        The errors in MISFIT keep their traceback, because the cause may be a statement of the shop.
+        """
         if record.name.startswith("django.security"):
             record.exc_info = None
         error = record.exc_info[1] if record.exc_info else None
         args = record.args if isinstance(record.args, tuple) else ()
         is_503 = getattr(record, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
-        if not is_503 and not any(isinstance(one, UNAVAILABLE) for one in (error, *args)):
+        is_misfit = isinstance(error, MISFIT)
+        is_down = any(isinstance(one, UNAVAILABLE) for one in (error, *args))
+        if not (is_503 or is_down or is_misfit):
             return True
         key, now = (record.name, str(record.msg)), time.monotonic()
         logged_at, omitted = self._logged.get(key, (-INTERVAL, 0))
@@ -78,10 +84,11 @@ class ExpectedErrors(logging.Filter):
             self._logged[key] = (logged_at, omitted + 1)
             return False
         self._logged[key] = (now, 0)
-        cause = f": {error!r}" if error else ""
+        cause = f": {error!r}" if error and not is_misfit else ""
         count = f" [{omitted} more since the last line]" if omitted else ""
         record.msg, record.args = record.getMessage() + cause + count, ()
-        record.exc_info = record.exc_text = None
+        if not is_misfit:
+            record.exc_info = record.exc_text = None
         return True
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import MySQLdb
 import pytest
 from django.conf import settings
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from django.test import Client
 
 from devservers import HOST, MariaDb
@@ -84,6 +84,15 @@ def test_other_errors_keep_their_traceback_and_are_never_omitted(clock: Clock) -
         for _ in range(3):
             line = logged(log, "Bug: %s", LockLost("y"), error=error)
             assert f"{type(error).__name__}: " in line
+
+
+def test_refused_statement_keeps_its_traceback_once_per_second(clock: Clock) -> None:
+    """The schema does not fit, or the shop has sent a wrong statement: the traceback tells."""
+    log, error = ExpectedErrors(), ProgrammingError("relation does not exist")
+    lines = [logged(log, "Request failed", error=error) for _ in range(3)]
+    assert lines[0].endswith("ProgrammingError: relation does not exist")
+    assert lines[0].startswith("Request failed\n")
+    assert lines[1:] == ["", ""]
 
 
 def test_console_uses_the_filter() -> None:
