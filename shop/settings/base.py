@@ -222,6 +222,8 @@ LOCK_SINGLE_FLIGHT = {"CACHE": "default", "LOCK": "redis"}
 
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A worker also tries again if Redis refuses writes, because it is full or has become a replica.
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     # An unacknowledged message is redelivered after this time, which exceeds every task's limit.
     "visibility_timeout": 180,

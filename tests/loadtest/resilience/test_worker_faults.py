@@ -240,3 +240,39 @@ def test_random_kills_and_pauses_leave_one_effect_each(cluster) -> None:
     assert report["control"]["doubled"], report
     assert report["scheduled"] == 8
     assert (report["once"]["missing"], report["once"]["doubled"]) == (0, 0), report
+
+
+REFUSALS = {
+    "full": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    "replica": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_worker_outlives_a_broker_that_refuses_writes(cluster, refusal) -> None:
+    """It tries again until the broker accepts them, and then works."""
+    broker, workers = cluster
+    fault, remedy = REFUSALS[refusal]
+    start_all(workers)
+    pids = [worker.pid for worker in workers]
+    ends = [worker.log.stat().st_size for worker in workers]
+
+    def retries() -> int:
+        logs = (one.log.read_bytes()[end:] for one, end in zip(workers, ends, strict=True))
+        return max(log.count(b"Trying to re") for log in logs)
+
+    for worker in workers:
+        worker.pause()
+    broker.send("once")  # which a worker takes, and cannot note as unacknowledged: it is lost
+    broker.redis.execute_command(*fault.split())
+    for worker in workers:
+        worker.resume()
+    try:
+        until(lambda: retries() >= 2 or not all(one.is_running for one in workers), "a retry")
+    finally:
+        broker.redis.execute_command(*remedy.split())
+    when, gate = broker.send("once")
+    broker.wait_for_start(gate, 1)
+    broker.open(gate)
+    until_done(when)
+    assert [worker.pid for worker in workers if worker.is_running] == pids
