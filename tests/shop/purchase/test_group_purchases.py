@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import until
-from inventory.models import Stock, StockMovement, WriteStrategy
+from inventory.models import StockMovement, WriteStrategy
 from locking import locks
 from locking.failpoints import armed
 from shop.administration.audit import audit_sale
@@ -22,7 +22,7 @@ from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY, LOST, armed_once, failing_once
+from tests.shop.purchases import EVERY, LOST, failing_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -125,18 +125,3 @@ def test_group_is_found_after_a_lost_commit_reply() -> None:
     with failing_once(LOST):
         assert together(sale, new_customers(4)) == {"replayed": 4}
     assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
-
-
-def test_group_with_a_stale_fence_is_retried(guard) -> None:
-    """Each purchase is retried under a newer grant."""
-    sale = a_sale()
-
-    def take_over() -> None:
-        Stock.objects.update(fence_epoch=1, fence_token=guard.tokens + 100)
-
-    guard.raise_token_floor = lambda name, token: setattr(guard, "tokens", max(guard.tokens, token))
-    with armed_once("stock.read", take_over):
-        assert together(sale, new_customers(4)) == {"ok": 4}
-    audit = audit_sale(sale=sale)
-    assert audit.ok
-    assert 1 <= audit.stale_writes_refused <= 4
