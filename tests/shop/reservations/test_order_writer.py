@@ -14,8 +14,8 @@ from shop.orders.service import cancel_order
 from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
-from tests.shop.making import a_customer, a_sale, fresh
-from tests.shop.purchases import LOST, buy, held_by_another
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.purchases import EVERY, LOST, buy, held_by_another
 from tests.shop.queued import (
     a_queued_sale,
     ask,
@@ -105,8 +105,10 @@ def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
     assert_sound(sale, held=2, left=0)
 
 
-def test_order_of_an_unanswered_commit_is_not_rejected(settings) -> None:
+@EVERY
+def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> None:
     """The last attempt commits the batch, and its reply is lost."""
+    put_in_force("process", strategy)
     sale = a_queued_sale(stock=1)
     queued, commit = ask(sale), order_writer.withdraw
 
