@@ -1,7 +1,5 @@
 """The waiting room in Chromium: from joining to the turn, announcements, estimates, states."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything that staff can write in the admin is listed, and keeps the ledger consistent."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Staff switch the lock in Django's admin."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pytest

@@ -1,7 +1,5 @@
 """Staff create, preview and close sales in the admin, and mistakes are explained at their field."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from html import unescape

@@ -1,7 +1,5 @@
 """The admin shows no English label of our own models to a reader of Chinese."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from html import unescape

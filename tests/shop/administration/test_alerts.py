@@ -1,7 +1,5 @@
 """The alerts that a web process measures, and the gauges behind them."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The audit finds and names every kind of inconsistency."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
 from io import StringIO

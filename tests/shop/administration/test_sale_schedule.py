@@ -1,7 +1,5 @@
 """Scheduled work of the shop, and its schedule."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """`manage.py seed`: consistent sales in every phase, and no change when it runs again."""
 
-from __future__ import annotations
-
 import time
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """What deploy/gunicorn_conf.py adds to gunicorn, on a real server."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import struct

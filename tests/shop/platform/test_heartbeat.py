@@ -1,7 +1,5 @@
 """The metrics port and the heartbeat file of workers and consumers, on real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

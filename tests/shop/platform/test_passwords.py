@@ -1,7 +1,5 @@
 """Password hashes are limited per process: sign-ins leave threads to purchases and probes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

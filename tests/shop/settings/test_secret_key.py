@@ -1,7 +1,5 @@
 """Rotation of SECRET_KEY: signatures of the previous key stay valid, and two keys live together."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.cache import caches
 from django.test import Client

@@ -1,7 +1,5 @@
 """FAULTS.md, "Bad input": user names, sessions, hosts, cookies, and rate limits of sign-in."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import Client
 

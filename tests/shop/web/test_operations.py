@@ -1,7 +1,5 @@
 """The operations page: who may do what, and the switch of the lock."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import Permission
 from django.utils import timezone
