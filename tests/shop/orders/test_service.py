@@ -67,7 +67,7 @@ def test_cancellation_releases_units_and_quota(sale, order, strategy) -> None:
     assert CustomerQuota.objects.get().taken == 0
 
 
-def test_only_overdue_orders_expire(sale, order) -> None:
+def test_only_overdue_orders_expire_oldest_first(sale, order) -> None:
     paid, late, later = an_order(sale, quantity=1), an_order(sale, quantity=1, overdue=True), order
     pay_order(order=paid)
     assert expire_unpaid_orders() == 1
@@ -76,16 +76,12 @@ def test_only_overdue_orders_expire(sale, order) -> None:
         assert each.status == status
     assert count(sale) == (2, 2, 1)
     assert expire_unpaid_orders() == 0
+    oldest = an_order(sale, quantity=1, overdue=True)
+    assert expire_unpaid_orders(now=timezone.now() + LATER, limit=1) == 1
+    oldest.refresh_from_db()
+    assert oldest.status == "expired"
     assert expire_unpaid_orders(now=timezone.now() + LATER) == 1
     assert count(sale) == (4, 0, 1)
-
-
-def test_oldest_orders_expire_first_up_to_the_limit(sale) -> None:
-    due = [an_order(sale, quantity=1, overdue=True) for _ in range(3)]
-    Order.objects.filter(pk=due[2].pk).update(pay_by=timezone.now() - 2 * LATER)
-    assert expire_unpaid_orders(limit=1) == 1
-    assert Order.objects.get(status="expired").pk == due[2].pk
-    assert expire_unpaid_orders(limit=10) == 2
 
 
 @pytest.mark.parametrize("first", [pay_order, cancel_order])

@@ -100,15 +100,6 @@ def group(settings, monkeypatch) -> Iterator[Group]:
     assert not group_commit._queues, "a thread is still registered as leader"
 
 
-def test_waiters_are_written_together(group) -> None:
-    leader = group.lead()
-    waiters = group.wait(1, 2, 3)
-    group.go_on.set()
-    assert [each.result(10) for each in (leader, *waiters)] == ["first", 1, 2, 3]
-    assert group.written == [["first"], [1, 2, 3]]
-    assert (group.grants, group.most_writing) == (2, 1)
-
-
 @pytest.mark.parametrize(("per_grant", "grants"), [(4, 3), (1, 9), (100, 2)])
 def test_grant_serves_at_most_purchases_per_grant(group, settings, per_grant, grants) -> None:
     settings.PURCHASES_PER_GRANT = max(per_grant, 2)
@@ -119,8 +110,7 @@ def test_grant_serves_at_most_purchases_per_grant(group, settings, per_grant, gr
     else:
         waiters = group.wait(*range(8))
     group.go_on.set()
-    for each in (leader, *waiters):
-        each.result(10)
+    assert [each.result(10) for each in (leader, *waiters)] == ["first", *range(8)]
     assert (group.grants, group.most_writing) == (grants, 1)
     written = [item for items in group.written for item in items]
     assert written == ["first", *range(8)] or per_grant == 1
