@@ -12,7 +12,7 @@ from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
 from locking.testing.calls import within
-from tests.devservers.redis_groups import Sentinel
+from tests.devservers.redis_groups import ClusterNode, Sentinel
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
@@ -152,7 +152,7 @@ def test_check_reports_a_wrong_password(server: Redis) -> None:
 
 
 def test_check_reports_a_server_that_is_no_single_master(server: Redis) -> None:
-    with Redis(replica_of=server) as replica, Redis(config=["--cluster-enabled", "yes"]) as node:
+    with Redis(replica_of=server) as replica, ClusterNode() as node:
         assert store_ids(replica.url) == ["locking.E023"]
         assert store_ids(node.url) == ["locking.E023"]
     with Sentinel() as sentinel:
