@@ -111,15 +111,15 @@ def test_mariadb_unavailable(ops, shop):
         expect(ops.locator("#condition.good")).to_contain_text(NORMAL, timeout=SECONDS)
 
 
-def test_worker_stopped(ops, shop):
+@pytest.mark.parametrize(
+    ("part", "level", "sentence"),
+    [
+        ("worker", "warn", "The worker has stopped: no job has finished since"),
+        ("consumer", "bad", "No consumer is running: orders of queued sales are not written"),
+    ],
+)
+def test_process_stopped(ops, shop, part, level, sentence):
     with normal_before_and_after(ops):
-        shop.worker.stop()
-        expect_state(ops, "warn", "The worker has stopped: no job has finished since")
-        shop.worker.launch()
-
-
-def test_consumer_stopped(ops, shop):
-    with normal_before_and_after(ops):
-        shop.consumer.stop()
-        expect_state(ops, "bad", "No consumer is running: orders of queued sales are not written")
-        shop.consumer.launch()
+        getattr(shop, part).stop()
+        expect_state(ops, level, sentence)
+        getattr(shop, part).launch()

@@ -1,17 +1,13 @@
 """A process that buys; a fault holds it between its read of the stock and its write."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 
 from loadtest.load.shop_worker import ShopWorker
-
-if TYPE_CHECKING:
-    from shop.models import Sale
+from shop.models import Sale
 
 PATIENCE = 30.0
 TTL = 1.0

@@ -1,9 +1,8 @@
-"""Everything that staff can write in the admin is listed, and keeps the ledger consistent."""
+"""Nothing that staff can write in the admin makes the ledger inconsistent."""
 
 import threading
 from contextlib import closing
 from datetime import timedelta
-from decimal import Decimal
 from functools import partial
 from unittest.mock import patch
 
@@ -11,7 +10,6 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.db import connection
-from django.test import RequestFactory
 from django.utils import timezone
 
 from inventory import stock
@@ -37,24 +35,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 seen_by_threads = pytest.mark.django_db(transaction=True)
 
 OURS = ("shop", "inventory", "locking", "loadtest", "waiting_room")
-PRODUCT = {"slug", "name", "name_zh", "description", "description_zh", "price", "picture"}
-PERSON = {"username", "password", "first_name", "last_name", "email", "is_active"}
-PERSON |= {"last_login", "date_joined"}
-RIGHTS = {"is_staff", "is_superuser", "groups", "user_permissions"}
-WRITABLE = {
-    "product": PRODUCT | {"is_listed"},
-    "room": {"mode", "message", "message_zh"},  # of its own table; no stock
-    "sale": {"price", "limit_per_customer", "opens_at", "closes_at"},
-    "user": PERSON | RIGHTS,
-    "lockpolicy": {"backend", "mode", "reason", "step"},  # through locking.policy alone
-}
-"""The writable fields of existing rows. A new one needs a test that the ledger stays consistent."""
-ACTIONS = {
-    "product": {"delete_selected"},
-    "room": {"set_inlet", "pause", "resume", "reset"},
-    "sale": {"restock", "reduce", "open_now", "close_now", "unlist", "clone"},
-    "user": {"delete_selected"},
-}
+ACTIONS = ("restock", "reduce", "open_now", "close_now", "unlist", "clone")
 
 
 @pytest.fixture(autouse=True)
@@ -70,27 +51,6 @@ def sale() -> Sale:
     cancel_order(order=orders[0])
     Order.objects.filter(pk=orders[1].pk).update(status=Order.Status.PAID)
     return fresh(sale)
-
-
-def test_writable_fields_and_actions_are_listed_here(amy):
-    request = RequestFactory().get("/")
-    request.user = User.objects.get(username="amy")
-    fields, actions, creatable = {}, {}, set()
-    for model, of in admin.site._registry.items():
-        if model._meta.app_label in OURS:
-            name = model._meta.model_name
-            row = model()
-            if of.has_change_permission(request, row):
-                form = of.get_form(request, row, change=True)
-                fields[name] = set(form.base_fields) - set(of.get_readonly_fields(request, row))
-            if of.has_add_permission(request):
-                creatable.add(name)
-            actions[name] = set(of.get_actions(request))
-            if not of.has_delete_permission(request):
-                actions[name].discard("delete_selected")
-    assert creatable == {"product", "room", "sale", "user"}
-    assert {name: of for name, of in fields.items() if of} == WRITABLE
-    assert {name: of for name, of in actions.items() if of} == ACTIONS
 
 
 @pytest.mark.parametrize("strategy", WriteStrategy.values)
@@ -112,7 +72,7 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
         assert amy.post(page, {**usual, **changed}).status_code in (200, 302)
         assert audit_sale(sale=fresh(sale)).ok, changed
     assert (fresh(sale).price, fresh(sale).is_queued) == (sale.price, False)
-    for action in ("open_now", "close_now", "clone", "restock", "reduce", "delete_selected"):
+    for action in (*ACTIONS, "delete_selected"):
         act(amy, action, sale, units=3, post="yes", confirm=sale.slug)
         assert audit_sale(sale=fresh(sale)).ok, action
     for path in (
@@ -134,21 +94,9 @@ def test_ledger_stays_consistent_after_any_change(amy, sale, strategy):
     assert Order.objects.count() == 3
 
 
-def test_staff_create_and_restock_a_sale(amy):
-    product = Product.objects.create(slug="cup", name="Cup", price=3)
-    form = {"product": product.pk, "slug": "cup", "price": "1.50", "quantity": 8}
-    form |= {"fulfilment": "direct"}
-    form |= {"limit_per_customer": 2, "opens_at_0": "2030-01-01", "opens_at_1": "12:00:00"}
-    form |= {"closes_at_0": "2030-01-02", "closes_at_1": "12:00:00"}
-    add = "/admin/shop/sale/add/"
-    assert amy.post(add, {**form, "closes_at_0": "2029-01-01"}).status_code == 200
-    assert not Sale.objects.exists()
-    assert amy.post(add, form).status_code == 302
-    sale = Sale.objects.get()
-    assert (sale.price, sale.stock.quantity) == (Decimal("1.50"), 8)
-    action = {"action": "restock", "_selected_action": sale.pk}
-    for units, left in (("5", 13), ("0", 13), ("-1", 13), ("x", 13), ("9" * 30, 13), ("", 13)):
-        amy.post("/admin/shop/sale/", {**action, "units": units})
+def test_restock_needs_a_number_of_units(amy, sale):
+    for units, left in (("5", 11), ("0", 11), ("-1", 11), ("x", 11), ("9" * 30, 11), ("", 11)):
+        act(amy, "restock", sale, units=units)
         assert fresh(sale).stock.quantity == left
     assert audit_sale(sale=sale).ok
 
@@ -181,10 +129,6 @@ def test_open_now_and_close_now(amy):
     assert fresh(sale).opens_at == opened_at
     act(amy, "close_now", sale, confirm=sale.slug)
     assert fresh(sale).phase() == Sale.Phase.ENDED
-    closed_at = fresh(sale).closes_at
-    assert "is not open" in messages(act(amy, "close_now", sale))
-    assert "has already opened or ended" in messages(act(amy, "open_now", sale))
-    assert fresh(sale).closes_at == closed_at
 
 
 def test_clone_opens_a_form_with_the_values_of_the_sale(amy, sale):
@@ -323,7 +267,7 @@ def test_staff_with_view_permissions_change_nothing(ben, sale):
             assert client.get(f"{path}?q=x" if of.search_fields else path).status_code == 200, path
             assert client.get(f"{path}add/").status_code == 403, path
     before = (Sale.objects.values().get(), Stock.objects.values().get())
-    for action in ACTIONS["sale"]:
+    for action in ACTIONS:
         act(client, action, sale, units=3, confirm=sale.slug)
     assert (Sale.objects.values().get(), Stock.objects.values().get()) == before
     form = {"limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}

@@ -5,14 +5,12 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.models import Product
 from shop.administration.audit import audit_sale
-from shop.models import Order, RejectedReservation, Sale, User
+from shop.models import Order, Sale
 from tests.shop.admin_pages import act, messages, times
 from tests.shop.making import a_sale, buy, fresh, signed_in
 
@@ -66,13 +64,9 @@ def test_mistake_is_explained_at_its_field(amy, cup, mistake):
     (sentence,) = found[field]
     assert sentence.endswith(".")
     assert not re.search(r"[Cc]onstraint|sale_", sentence)
+    if mistake == "dear":
+        assert sentence == "The sale price is above the regular price of ¥3.00."
     assert not Sale.objects.exists()
-
-
-def test_price_error_names_the_regular_price(amy, cup):
-    (sentence,) = errors(amy.post(ADD, a_form(cup, price="3.01")))["price"]
-    assert sentence == "The sale price is above the regular price of ¥3.00."
-    assert amy.post(ADD, a_form(cup, price="3.00")).status_code == 302
 
 
 def test_sale_that_has_begun_may_be_created_but_not_one_that_is_over(amy, cup):
@@ -193,38 +187,21 @@ def test_unsold_units_are_removed_once_the_name_was_typed(amy):
     assert "0 of 4 left" in Client().get(sale.get_absolute_url()).text
 
 
-def test_address_is_taken_from_the_product(amy, cup):
-    for expected in ("cup", "cup-2", "cup-3"):
-        assert amy.post(ADD, a_form(cup, slug="")).status_code == 302
-        assert Sale.objects.order_by("pk").last().slug == expected
-    Sale.objects.filter(slug="cup-3").update(slug="CUP-3")
-    assert amy.post(ADD, a_form(cup, slug="")).status_code == 302
-    assert Sale.objects.order_by("pk").last().slug == "cup-4"
-    assert list(errors(amy.post(ADD, a_form(cup, slug="cup")))) == ["slug"]
-
-
-def test_address_differs_from_all_others_by_more_than_case(amy, cup):
+def test_address_is_taken_from_the_product_and_differs_by_more_than_case(amy, cup):
     Product.objects.update(slug="Cup")
     for expected in ("Cup", "Cup-2", "Cup-3"):
         assert amy.post(ADD, a_form(cup, slug="")).status_code == 302
         assert Sale.objects.order_by("pk").last().slug == expected
         Sale.objects.filter(slug=expected).update(slug=expected.lower())
+    assert list(errors(amy.post(ADD, a_form(cup, slug="cup")))) == ["slug"]
 
 
-def test_new_form_proposes_times_and_explains_its_fields(amy):
+def test_new_form_proposes_times(amy):
     page = amy.get(ADD)
     initial = page.context["adminform"].form.initial
     assert timezone.now() < initial["opens_at"] < timezone.now() + HOUR
     assert initial["closes_at"] == initial["opens_at"] + HOUR
-    assert re.findall(r'class="fieldset-heading">([^<]*)<', page.text) == [
-        "Offer",
-        "Opening times",
-        "Order processing",
-    ]
     assert "All times are UTC+8." in page.text
-    helps = re.findall(r'class="help"[^>]*>\s*<div>(.*?)</div>', page.text, re.S)
-    assert len(helps) == 8
-    assert all(text.endswith(".") for text in helps)
 
 
 def test_preview_shows_the_sale_before_it_opens(amy, cup):
@@ -269,26 +246,3 @@ def test_several_sales_are_closed_by_their_number(amy):
     amy.post("/admin/shop/sale/", {**sent, "confirm": "2"})
     assert {fresh(sale).phase() for sale in sales} == {Sale.Phase.ENDED}
     assert fresh(upcoming).phase() == Sale.Phase.BEFORE
-
-
-def test_list_of_rejected_reservations_costs_the_same_for_many_sales(amy):
-    """Its filter lists the sales, as the page of each sale is called."""
-    costs = []
-    for _ in range(2):
-        for sale in (a_sale(), a_sale()):
-            RejectedReservation.objects.create(number=sale.slug[-8:], sale=sale, reason="limit")
-        with CaptureQueriesContext(connection) as queries:
-            page = amy.get("/admin/shop/rejectedreservation/")
-        assert f"sale__slug={sale.slug}" in page.text
-        # The policy of the banner is read once a second.
-        costs.append(sum("lockpolicy" not in query["sql"] for query in queries))
-    assert costs[0] == costs[1]
-
-
-# --- signing in -------------------------------------------------------------------------------
-
-
-def test_sign_in_page_names_the_account_without_access():
-    li = User.objects.create(username="li-who-buys")
-    page = signed_in(li).get("/admin/", follow=True).text
-    assert "You are authenticated as li-who-buys," in page

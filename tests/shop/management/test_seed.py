@@ -1,6 +1,5 @@
 """`manage.py seed`: consistent sales in every phase, and no change when it runs again."""
 
-import time
 from io import StringIO
 
 import pytest
@@ -62,9 +61,7 @@ def test_second_seed_changes_nothing_and_reset_replaces_all():
     assert rows() == before
     assert Product.objects.get(slug="phone-x").name == "Phone Y"
     Sale.objects.filter(slug="camera").delete()
-    begun = time.monotonic()
     seed("--reset")
-    assert time.monotonic() - begun < 5, "2 s on a quiet machine"
     assert rows() == before
     assert Product.objects.get(slug="phone-x").name == "Phone X"
 

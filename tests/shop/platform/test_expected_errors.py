@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 
-import MySQLdb
 import pytest
 from django.conf import settings
-from django.db import OperationalError, ProgrammingError, connection
-from django.test import Client
+from django.db import OperationalError, ProgrammingError
 
-from devservers import HOST, MariaDb
-from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse
-from shop.models import Sale
 from shop.platform import logs
 from shop.platform.logs import ExpectedErrors
-from tests.shop.making import a_sale, buy, signed_in
 
 REFUSED = OperationalError(1040, "Too many connections")
 
@@ -100,73 +91,3 @@ def test_console_uses_the_filter() -> None:
     filters = [some for handler in handlers for some in handler.filters]
     assert settings.LOGGING["handlers"]["console"]["filters"] == ["expected_errors"]
     assert any(isinstance(some, ExpectedErrors) for some in filters)
-
-
-OTHERS = "SELECT id FROM information_schema.processlist WHERE user = 'root'"
-
-
-@pytest.fixture
-def no_connection_left(mariadb: MariaDb) -> Iterator[None]:
-    """Use up the connections of MariaDB: each new one is refused with error 1040."""
-    held = [MySQLdb.connect(host=HOST, port=mariadb.port, user="root")]
-    held[0].query("SET GLOBAL max_connections = 10")
-    connection.close()
-
-    def all_are_held() -> bool:
-        """Take what is free, and end the others: one that ends later frees its place."""
-        with suppress(MySQLdb.OperationalError):
-            while True:
-                held.append(MySQLdb.connect(host=HOST, port=mariadb.port, user="root"))
-        cursor = held[0].cursor()
-        cursor.execute(OTHERS)
-        others = {number for (number,) in cursor} - {one.thread_id() for one in held}
-        for number in others:
-            with suppress(MySQLdb.OperationalError):  # it has ended
-                cursor.execute("KILL %s", [number])
-        return not others
-
-    until(all_are_held, "all connections are held")
-    yield
-    held[0].query("SET GLOBAL max_connections = 400")
-    for one in held:
-        one.close()
-
-
-@pytest.fixture
-def buyer_and_sale(in_force: None) -> tuple[Client, Sale]:
-    """Return a customer who has seen the sale's page, and the sale."""
-    client, sale = signed_in(raise_request_exception=False), a_sale(stock=5)
-    assert client.get(f"/sales/{sale.slug}/").status_code == 200
-    return client, sale
-
-
-ROUNDS = 50
-
-
-@pytest.mark.only("mysql")
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("is_filtered", [True, False])
-def test_too_many_connections_do_not_fill_the_log(
-    buyer_and_sale, no_connection_left, caplog, monkeypatch, is_filtered
-) -> None:
-    """The control, without the filter: several lines for each request, and tracebacks."""
-    client, sale = buyer_and_sale
-    for handler in logging.getLogger().handlers:
-        monkeypatch.setattr(handler, "filters", [])
-    if is_filtered:
-        caplog.handler.addFilter(ExpectedErrors())
-    began, statuses = time.monotonic(), set()
-    while len(statuses) < ROUNDS or time.monotonic() - began < 2.5:  # the page is built again
-        client.get(f"/sales/{sale.slug}/")
-        statuses.add((len(statuses), buy(client, sale).status_code))
-    seconds = time.monotonic() - began
-    lines = caplog.text.splitlines()
-    assert {status for _, status in statuses} == {503}
-    assert "1040" in caplog.text
-    if is_filtered:
-        assert "Traceback" not in caplog.text
-        messages = {line.split("(")[0].split(": /")[0].split(" [")[0] for line in lines}
-        assert len(lines) <= len(messages) * (seconds + 1)
-    else:
-        assert "Traceback" in caplog.text
-        assert len(lines) > 2 * ROUNDS

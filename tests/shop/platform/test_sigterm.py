@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from django.conf import settings
 from django.db import transaction
-from redis import Redis
 
 from devservers.faults import waiting
 from devservers.process import with_parent_death_signal
@@ -65,37 +63,6 @@ def test_management_command_releases_its_lock(
     with started(["manage.py", "shell", "-c", HOLD.format(name=name, ttl=TTL)]) as process:
         until(lambda: is_held(name), "the lock")
         process.send_signal(how)
-        process.wait(PATIENCE)
-    assert locks["redis"].break_lock(name) is left  # a switch in a later test would wait for it
-
-
-TASK = """
-from shop.celery import app
-@app.task(name="tests.hold")
-def hold():
-{body}
-"""
-
-
-@pytest.mark.parametrize(("how", "left"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
-def test_celery_worker_releases_its_lock(
-    how: signal.Signals, left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The task under way comes to its end first."""
-    from shop.celery import app
-
-    name = f"sigterm:{tmp_path.name}"
-    body = HOLD.format(name=name, ttl=TTL).replace("\n", "\n    ")
-    (tmp_path / "holding.py").write_text(TASK.format(body=body))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    worker = ["-m", "celery", "-A", "holding", "worker", "-Q", name, "-n", name]
-    with started([*worker, "--pool", "solo"]) as process:
-        app.send_task("tests.hold", queue=name)
-        until(lambda: is_held(name), "the lock")
-        process.send_signal(how)
-        if not left:
-            with Redis.from_url(settings.REDIS_URL) as redis:
-                redis.rpush(f"{name}-go", 1)
         process.wait(PATIENCE)
     assert locks["redis"].break_lock(name) is left  # a switch in a later test would wait for it
 

@@ -161,15 +161,6 @@ def test_waiter_times_out_while_the_leader_hangs(group) -> None:
     assert (group.grants, group.written) == (1, [["first"]])
 
 
-def test_held_lock_times_out_for_every_thread(group) -> None:
-    with group.lock:
-        waiters = [group.pool.submit(group.submit, 1, timeout) for timeout in (0.1, 0.15, 0.2)]
-        for each in waiters:
-            with pytest.raises(LockTimeout):
-                each.result(10)
-    assert (group.grants, group.written) == (0, [])
-
-
 @pytest.mark.parametrize("backend", ["none", "process"])
 def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend, monkeypatch) -> None:
     """Otherwise the group would serialise a control without a lock, which must oversell."""

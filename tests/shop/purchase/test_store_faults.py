@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 import redis
 from django.core.cache import cache
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection
 from django.test import Client
 
 from devservers import Redis, ZooKeeper, start_all, stop_all
@@ -163,70 +162,6 @@ def test_row_17_deadlock_is_retried(sale, li, code) -> None:
     with answering(code, once=True):
         assert buy(li, sale).status_code == 303
     assert audit_sale(sale=sale).ok
-
-
-MISFITS = {
-    "missing table": (
-        "ALTER TABLE shop_order RENAME TO elsewhere",
-        "ALTER TABLE elsewhere RENAME TO shop_order",
-    ),
-    "column without default": (
-        "ALTER TABLE shop_order ADD added INT NOT NULL",
-        "ALTER TABLE shop_order DROP COLUMN added",
-    ),
-    "revoked INSERT": {
-        "mysql": (
-            "CREATE USER clerk; GRANT SELECT, UPDATE, DELETE ON *.* TO clerk; SELECT 1",
-            "DROP USER clerk",
-        ),
-        "postgresql": (
-            "CREATE USER clerk; "
-            "GRANT SELECT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk",
-            "DROP OWNED BY clerk; DROP USER clerk",
-        ),
-    }.get(connection.vendor, ("", "")),
-}
-"""What the running code does not expect of its database, and the remedy."""
-
-
-@contextmanager
-def misfit(kind: str) -> Iterator[None]:
-    default, (fault, remedy) = connections["default"], MISFITS[kind]
-    with default.cursor() as cursor:
-        cursor.execute(fault)
-    if kind == "revoked INSERT":
-        clerk = {**default.settings_dict, "USER": "clerk", "PASSWORD": ""}
-        connections["default"] = type(default)(clerk, "default")
-    try:
-        yield
-    finally:
-        connections["default"].close()
-        connections["default"] = default
-        with default.cursor() as cursor:
-            cursor.execute(remedy)
-
-
-@pytest.mark.only("mysql", "postgresql")
-@pytest.mark.parametrize("accept", ["application/json", "text/html"])
-@pytest.mark.parametrize("kind", MISFITS)
-def test_database_that_does_not_fit_the_code_is_unavailable(sale, li, kind, accept) -> None:
-    """The form may be sent again, and succeeds as soon as the cause is removed."""
-    form = {"quantity": 1, "idempotency_key": "k"}
-    sign_up = {"username": "ada", "password1": "tall-tale-42", "password2": "tall-tale-42"}
-    posts = {f"/sales/{sale.slug}/buy/": form, "/accounts/sign-up/": sign_up}
-    if kind != "revoked INSERT":
-        del posts["/accounts/sign-up/"]
-    with misfit(kind):
-        for path, data in posts.items():
-            client = li if data is form else Client(raise_request_exception=False)
-            refused = client.post(path, data, headers={"Accept": accept})
-            assert refused.status_code == 503, path
-            assert int(refused["Retry-After"]) > 0
-            content_type = refused["Content-Type"].partition(";")[0]
-            assert content_type == accept.replace("/json", "/problem+json")
-            if accept == "application/json":
-                assert json.loads(refused.text)["error"] in ("store_down", "busy")
-    sold_after_all(sale, li)
 
 
 @pytest.mark.only("sqlite")

@@ -27,10 +27,12 @@ def test_cookie_and_key_cannot_be_exchanged() -> None:
     assert tokens.read(text, session="a\nb", key="c") is None
 
 
-def test_token_of_another_secret_key_is_invalid(settings) -> None:
+@pytest.mark.parametrize("is_fallback", [True, False])
+def test_token_survives_the_rotation_of_the_secret_key(is_fallback, settings) -> None:
     text, _ = tokens.issue(**SOLD_TO)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY] if is_fallback else []
     settings.SECRET_KEY += "another"
-    assert tokens.read(text, key="k", session="cookie") is None
+    assert (tokens.read(text, key="k", session="cookie") is not None) is is_fallback
 
 
 def poll_of(page: str) -> str:

@@ -37,7 +37,7 @@ def put_on_sale(product: Product, price: str, *, opens_in: float = -60, stock: i
 @pytest.fixture(autouse=True)
 def catalogue() -> None:
     """Regular prices rise by name; sales make the dear ones cheap."""
-    put_on_sale(a_product("a-cup", 150), "99.50")
+    put_on_sale(a_product("a-cup", 150, name_zh="蓝色杯子"), "99.50")
     put_on_sale(a_product("b-lamp", 300), "80", opens_in=600)
     put_on_sale(a_product("c-phone", 1200), "250", stock=0)
     put_on_sale(a_product("d-watch", 1500), "1000", opens_in=-7200)  # has ended
@@ -55,6 +55,8 @@ def found(query: str, client: Client | None = None) -> str:
     ("query", "expected"),
     [
         ("", "abcde"),
+        ("q=cup+a", "a"),
+        ("q=杯子", "a"),
         ("show=live", "a"),
         ("show=soon", "b"),
         ("price=under-200", "ab"),

@@ -196,11 +196,3 @@ def test_missing_setting_warns_and_does_not_prevent_the_start(variable: str, war
     assert done.returncode == 1
     assert f"shop.{warning}" in done.stderr
     assert "started" in manage("shell", "-c", "print('started')", **{variable: ""}).stdout
-
-
-def test_evicting_redis_url_is_refused() -> None:
-    with Redis(config=("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru")) as server:
-        done = manage("check", "--deploy", REDIS_URL=server.url)
-        assert done.returncode == 1
-        assert "locking.E021" in done.stderr
-        assert manage("check", "--deploy", CACHE_URL=server.url).returncode == 0

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from inventory import stock
-from inventory.models import Product, Stock
+from inventory.models import Stock
 from locking import LockUnavailable, locks
 from shop.administration.audit import audit_sale
 from shop.catalogue import page_cache
@@ -153,14 +153,6 @@ def test_demo_accounts_are_offered_only_with_the_public_password(client, setting
         client.logout()
     settings.SEED_PASSWORD = "a-secret-kettle"  # noqa: S105
     assert "demo account" not in client.get("/accounts/sign-in/").text
-
-
-def test_catalogue_is_searched_in_both_languages(client):
-    Product.objects.create(slug="cup", name="Blue Cup", name_zh="蓝色杯子", price=1)
-    a_sale()
-    for words in ("cup+blue", "杯子"):
-        page = client.get(f"/products/?q={words}").context["page"]
-        assert [product.slug for product in page] == ["cup"]
 
 
 def test_sign_up_in_and_out(client):
