@@ -1,0 +1,237 @@
+"""deploy/nginx.conf in front of a small server: what reaches it, and what is kept."""
+
+import gzip
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from devservers import HOST, Nginx
+from devservers.faults.waiting import until
+
+STATUS = "sales/backpack/room/status.json"
+REQUESTS = 600
+
+
+class Upstream(BaseHTTPRequestHandler):
+    """Counts its requests and returns them in a response that may be kept, as the shop's may."""
+
+    requests: Counter[str] = Counter()
+    status = 200
+
+    def do_GET(self) -> None:
+        self.requests[self.path.partition("?")[0]] += 1
+        got = {name.lower(): value for name, value in self.headers.items()}
+        body = json.dumps({"served": self.requests.total(), **got, "filler": "x" * 2000}).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        if self.status == 200 and "json" in self.path:
+            self.send_header("Cache-Control", "public, max-age=1")
+        elif "cookie" not in got and "q=" not in self.path:
+            self.send_header("X-Accel-Expires", "1")
+            self.send_header("Cache-Control", "private, no-store")
+            self.send_header("Vary", "Cookie, Accept-Language")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the URL of nginx with the project's configuration in front of `Upstream`."""
+    monkeypatch.setattr(Upstream, "requests", Counter())
+    monkeypatch.setattr(Upstream, "status", 200)
+    web = ThreadingHTTPServer((HOST, 0), Upstream)
+    threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+    nginx = Nginx(web=f"{HOST}:{web.server_port}")
+    try:
+        nginx.start()
+        yield nginx.url
+    finally:
+        nginx.stop()
+        web.shutdown()
+        web.server_close()
+
+
+def get(url: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except OSError:
+        return 0, b""
+
+
+def test_polls_of_all_are_one_request_a_second(proxy: str) -> None:
+    """With other queries and cookies, too; the control is a page, each of which reaches Python."""
+    started = time.monotonic()
+
+    def poll(number: int) -> int:
+        return get(f"{proxy}{STATUS}?{number}", Cookie=f"sessionid={number}")[0]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(poll, range(REQUESTS))) == {200}
+        seconds = time.monotonic() - started
+        assert set(pool.map(lambda _: get(f"{proxy}orders/")[0], range(20))) == {200}
+    assert 1 <= Upstream.requests[f"/{STATUS}"] <= seconds + 2
+    assert Upstream.requests["/orders/"] == 20
+
+
+def test_polls_learn_of_a_change(proxy: str) -> None:
+    before = get(proxy + STATUS)[1]
+    until(lambda: get(proxy + STATUS)[1] != before, "a new number", 10)
+
+
+def test_status_is_at_most_a_second_old(proxy: str) -> None:
+    """nginx alone serves a reply with max-age=1 for two seconds: half as many requests."""
+    seconds: set[int] = set()
+
+    def poll() -> bool:
+        get(proxy + STATUS)
+        seconds.add(int(time.time()))
+        return len(seconds) == 7
+
+    until(poll, "polls in seven seconds")
+    assert Upstream.requests[f"/{STATUS}"] >= len(seconds) - 1
+
+
+def test_failed_room_does_not_look_open(proxy: str) -> None:
+    """No old reply is served when Python fails."""
+    assert get(proxy + STATUS)[0] == 200
+    Upstream.status = 503
+    until(lambda: get(proxy + STATUS)[0] == 503, "the failure to show", 10)
+
+
+def test_record_is_compressed(proxy: str) -> None:
+    url = f"{proxy}sales/backpack/room/record.json"
+    plain = get(url)[1]
+    assert len(get(url, **{"Accept-Encoding": "gzip"})[1]) < len(plain) / 10
+
+
+PAGES = ["", "products/", "products/?page=2", "products/cup/", "sales/cup/", "learn/", "learn/x/"]
+POLLS = ["live/?layout=1a", "sales/cup/stock/?phase=open&price=9.90"]
+OWN = {"Cookie": "csrftoken=c; __Host-sessionid=s", "Accept-Language": "de, en"}
+
+
+def seen(url: str, **headers: str) -> dict[str, Any]:
+    """Return what Python has received of the request whose response comes."""
+    body = get(url, **headers)[1]
+    received: dict[str, Any] = json.loads(gzip.decompress(body) if body[:1] == b"\x1f" else body)
+    return received
+
+
+@pytest.mark.parametrize("path", PAGES + POLLS)
+def test_shared_page_reaches_python_twice_a_second_and_without_cookies(
+    proxy: str, path: str
+) -> None:
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        cookie = "csrftoken=c; device=d; django_language=zh-hans"
+        all_seen = list(pool.map(lambda _: seen(proxy + path, Cookie=cookie), range(200)))
+    halves = 2 * (time.monotonic() - started) + 2
+    assert len({one["served"] for one in all_seen}) <= halves
+    for one in all_seen:
+        assert "cookie" not in one
+        assert one["accept-language"] == "zh-hans"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_customer_gets_pages_of_their_own(proxy: str, path: str) -> None:
+    both = [seen(proxy + path, **OWN) for _ in range(2)]
+    assert both[0]["served"] < both[1]["served"]
+    for one in both:
+        assert (one["cookie"], one["accept-language"]) == tuple(OWN.values())
+    assert "cookie" not in seen(proxy + path), "no visitor gets it"
+
+
+@pytest.mark.parametrize("path", POLLS)
+def test_all_share_polls(proxy: str, path: str) -> None:
+    def is_shared() -> bool:  # unless half a second ends in between
+        return seen(proxy + path, **OWN)["served"] == seen(proxy + path)["served"]
+
+    until(is_shared, "the same response")
+    assert "cookie" not in seen(proxy + path, **OWN)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("zh-TW,zh;q=0.9,en;q=0.8", "zh-hans"),
+        ("ZH", "zh-hans"),
+        ("en-US,en;q=0.9,zh;q=0.8", "en"),
+        ("fr", "en"),
+        ("x" * 999, "en"),
+    ],
+)
+def test_language_is_one_of_two(proxy: str, accepted: str, language: str) -> None:
+    headers = {"Accept-Language": accepted}
+    assert seen(f"{proxy}sales/cup/", **headers)["accept-language"] == language
+    chosen = seen(f"{proxy}sales/cup/", Cookie="django_language=../x", **headers)
+    assert chosen["accept-language"] == language
+
+
+def test_error_and_what_the_shop_does_not_mark_are_not_kept(proxy: str) -> None:
+    for path in ("products/?q=x", "orders/", "accounts/sign-in/"):
+        assert seen(proxy + path)["served"] < seen(proxy + path)["served"], path
+    for Upstream.status in (500, 503, 200, 404):
+        until(lambda: get(f"{proxy}sales/cup/")[0] == Upstream.status, "the status")
+
+
+def test_forged_host_has_a_cache_of_its_own(proxy: str) -> None:
+    for forged in ({"Host": "evil.example"}, {"X-Forwarded-Proto": "https"}):
+        theirs = seen(f"{proxy}sales/cup/", **forged)
+        ours = seen(f"{proxy}sales/cup/", Host="shop.example")
+        assert ours["served"] != theirs["served"]
+        assert ours["host"] == "shop.example"
+
+
+def test_static_files_are_kept_in_both_codings(proxy: str) -> None:
+    for accepted in ("gzip, br", "", "identity"):
+        got = [seen(f"{proxy}static/css/shop.css", **{"Accept-Encoding": accepted}) for _ in "ab"]
+        assert got[0]["served"] == got[1]["served"]
+        assert got[0].get("accept-encoding", "") == ("gzip" if "gzip" in accepted else "")
+
+
+def test_each_response_has_the_name_of_its_request(proxy: str) -> None:
+    def name() -> str:
+        with urllib.request.urlopen(f"{proxy}sales/cup/", timeout=20) as response:  # noqa: S310
+            (given,) = response.headers.get_all("X-Request-ID")
+            return str(given)
+
+    assert len({name() for _ in range(5)}) == 5
+
+
+def test_sign_ins_are_limited_per_address(proxy: str) -> None:
+    """Beyond what an office does at once; other forms and pages are not."""
+
+    def post(path: str) -> int:
+        request = urllib.request.Request(proxy + path, data=b"", method="POST")  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    with ThreadPoolExecutor(8) as pool:
+        statuses = Counter(pool.map(post, ["accounts/sign-in/"] * 400))
+        assert set(pool.map(post, ["sales/cup/buy/"] * 20)) == {200}
+    assert statuses.keys() == {200, 429}
+    assert statuses[200] >= 300
+    assert get(f"{proxy}accounts/sign-in/")[0] == 200
