@@ -3,6 +3,8 @@
 from django.apps import apps
 from django.contrib import admin
 from django.urls import include, path
+from django.views.decorators.csrf import csrf_exempt
+from django.views.i18n import set_language
 
 from shop.web import accounts, health, operations, orders, pages, purchase, reservations
 
@@ -13,6 +15,7 @@ urlpatterns = [
     path("products/<slug:slug>/", pages.product, name="product"),
     path("sales/<slug:slug>/", pages.sale, name="sale"),
     path("sales/<slug:slug>/stock/", pages.sale_stock, name="sale-stock"),
+    path("sales/<slug:slug>/token/", pages.sale_token, name="sale-token"),
     path("sales/<slug:slug>/buy/", purchase.buy, name="buy"),
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
     path("orders/", orders.orders, name="orders"),
@@ -34,7 +37,8 @@ urlpatterns = [
     path("metrics", health.metrics, name="metrics"),
     path("admin/login/", accounts.staff_sign_in),  # replaces Django's view, which has no rate limit
     path("admin/", admin.site.urls),
-    path("i18n/", include("django.conf.urls.i18n")),
+    # Without a CSRF token, so that a page can be the same for all visitors.
+    path("i18n/setlang/", csrf_exempt(set_language), name="set_language"),
 ]
 if apps.is_installed("waiting_room"):
     urlpatterns.append(path("", include("waiting_room.urls")))

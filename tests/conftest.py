@@ -159,7 +159,7 @@ def _clear_caches() -> Iterator[None]:
 
 def _clear_caches_of_shop() -> None:
     from shop.administration import alerts
-    from shop.platform import rate_limits
+    from shop.platform import rate_limits, shared_pages
     from shop.purchase import admission, tokens
     from shop.sales import waiting_slots
     from waiting_room import gate, service
@@ -167,10 +167,21 @@ def _clear_caches_of_shop() -> None:
     admission.clear()
     tokens.clear()
     waiting_slots.clear()
+    shared_pages.clear()
     rate_limits.clear()
     alerts.clear()
     service.clear()
     gate.clear()
+
+
+@pytest.fixture(autouse=True)
+def render_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render each page for each request; tests/shop/web/test_shared_pages.py shares them."""
+    if HAS_SHOP:
+        from shop.platform import shared_pages
+
+        for seconds in ("FRESH", "MAX_AGE"):
+            monkeypatch.setattr(shared_pages, seconds, 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ from loadtest.game import client
 from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW, orders_tried
 from shop.errors import BadInput
 from shop.platform import rate_limits
-from shop.web.decorators import live_page
+from shop.web.decorators import live_page, visitor_form
 
 
-@require_POST
+@visitor_form
 def start(request: HttpRequest, name: str) -> HttpResponse:
     """Start a game at a level."""
     if name not in LEVELS:

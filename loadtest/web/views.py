@@ -26,7 +26,7 @@ from loadtest.web import comparison, learn, live, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
-from shop.web.decorators import live_page, public_page
+from shop.web.decorators import live_page, public_page, visitor_form
 
 LISTED = 20
 PRESET = runs.OVERSELL_IN_TEN_SECONDS
@@ -73,7 +73,7 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
     return render(request, "lab/index.html", context, status=400 if form.errors else 200)
 
 
-@require_POST
+@visitor_form
 def start(request: HttpRequest) -> HttpResponse:
     """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
     if "form" not in request.POST:
@@ -113,7 +113,7 @@ def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpRes
     raise Http404
 
 
-@require_POST
+@visitor_form
 def start_scenario(request: HttpRequest, name: str) -> HttpResponse:
     """Start a scenario, and redirect to its page."""
     return _start_for_anyone(request, name)

@@ -1,4 +1,4 @@
-"""The page cache: what all visitors of a public page share, read once a second in all processes.
+"""The page cache: what all visitors of a public page share, read twice a second in all processes.
 
 Admission and the purchase never use it. A change by staff is visible at once, through
 `invalidate`; the stock is at most TTL old, or TTL + STALE while the database is slow or
@@ -32,7 +32,7 @@ from shop.sales.queries import (
     past_sales,
 )
 
-TTL = 1.0
+TTL = 0.5
 STALE = 300.0
 """Further seconds for which the stale value serves while one process reads again, or if the read
 fails: the pages stay available while the database is not."""

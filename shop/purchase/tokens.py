@@ -77,11 +77,6 @@ def read(text: str, *, key: str, session: str) -> PurchaseToken | None:
     return PurchaseToken(customer_id, sale_id, bool(is_first))
 
 
-def is_due(expires: int) -> bool:
-    """Return True if less than half of the time is left, so that the page needs a new token."""
-    return bool(expires - time.time() < settings.PURCHASE_TOKEN_SECONDS / 2)
-
-
 class Revocations(NamedTuple):
     """The revocations that matter to tokens which have not expired."""
 

@@ -61,6 +61,7 @@ MIDDLEWARE = [
     "shop.platform.headers.policy_middleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "shop.web.purchase.PurchaseTokenMiddleware",  # before all that a token makes unnecessary
+    "shop.platform.shared_pages.SharedPageMiddleware",  # before all that depends on the visitor
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -1,6 +1,7 @@
-"""Template filters for times and prices."""
+"""Template filters for times and prices, and parts that all viewers of a page share."""
 
 from datetime import datetime
+from functools import partial
 
 from django import template
 from django.utils import timezone
@@ -8,8 +9,35 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from shop.models import Sale
+from shop.platform.shared_pages import fragment
 
 register = template.Library()
+
+
+class SharedNode(template.Node):
+    """A part of a page that is the same for all viewers; see `shared`."""
+
+    def __init__(
+        self, values: list[template.base.FilterExpression], nodelist: template.NodeList
+    ) -> None:
+        self.values, self.nodelist = values, nodelist
+
+    def render(self, context: template.Context) -> SafeString:
+        """Return what was rendered last for these values, or render it."""
+        name = "/".join(str(value.resolve(context)) for value in self.values)
+        return fragment(name, partial(self.nodelist.render, context))
+
+
+@register.tag
+def shared(parser: template.base.Parser, token: template.base.Token) -> SharedNode:
+    """Render {% shared "name" value ... %} ... {% endshared %} once for all viewers of a language.
+
+    What is in between must depend on nothing but the values.
+    """
+    values = [parser.compile_filter(one) for one in token.split_contents()[1:]]
+    nodelist = parser.parse(("endshared",))
+    parser.delete_first_token()
+    return SharedNode(values, nodelist)
 
 
 @register.filter

@@ -1,5 +1,6 @@
 """Template context of every page."""
 
+from datetime import datetime
 from functools import partial
 
 from django.http import HttpRequest
@@ -40,6 +41,10 @@ def _time_to_pay(request: HttpRequest) -> dict[str, int] | None:
         return None
     if not can_pay():
         return None
-    pay_by = next_deadline(customer=request.user)
+    return time_to_pay(next_deadline(customer=request.user))
+
+
+def time_to_pay(pay_by: datetime | None) -> dict[str, int] | None:
+    """Return what the header shows of the time left to pay."""
     seconds = int((pay_by - timezone.now()).total_seconds()) if pay_by else 0
     return {"seconds": seconds, "minutes": seconds // 60 + 1} if pay_by else None

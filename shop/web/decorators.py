@@ -50,6 +50,21 @@ def customer_form(view: View) -> View:
     return never_cache(csrf_exempt(require_POST(_signed_in(csrf_protect(view), _page_of_form))))
 
 
+def visitor_form(view: View) -> View:
+    """Allow POST, from customers with a CSRF token.
+
+    A visitor needs none, so that a page with the form can be the same for all visitors. A form on
+    another site is that of a visitor, too: browsers send it without the session's cookie.
+    """
+    checked = csrf_protect(view)
+
+    @wraps(view)
+    def serve(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        return (checked if request.user.is_authenticated else view)(request, *args, **kwargs)
+
+    return csrf_exempt(require_POST(serve))
+
+
 def _page_of_form(request: HttpRequest) -> str:
     return request.path.rstrip("/").rpartition("/")[0] + "/"
 

@@ -1,15 +1,17 @@
 """Public pages: home, the catalogue and the sale page."""
 
-import random
-import re
 import uuid
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.safestring import SafeString
 
 from shop.catalogue.page_cache import (
     SaleSnapshot,
@@ -21,19 +23,22 @@ from shop.catalogue.page_cache import (
 from shop.errors import STORE_ERRORS
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
+from shop.payments.service import can_pay
+from shop.platform import shared_pages
 from shop.purchase import tokens
 from shop.purchase.admission import gate_page
+from shop.web.context import time_to_pay
 from shop.web.decorators import live_page, public_page
 from shop.web.forms import TOKEN, read_key
 
-POLL_MS = (2500, 4500)
-"""Shortest and longest pause between two polls of the stock bar, in milliseconds."""
+POLL, POLL_FAR = timedelta(seconds=1), timedelta(minutes=1)
+"""Pauses between two polls of a page: while a sale is open, and long before it opens."""
 
 
 @live_page
 def home(request: HttpRequest) -> HttpResponse:
     """Show the live, upcoming and past sales."""
-    return render(request, "shop/home.html", _home_context())
+    return render(request, "shop/home.html", {"cards": _part_of_home("shop/_sales.html")})
 
 
 @live_page
@@ -42,18 +47,34 @@ def home_live(request: HttpRequest) -> HttpResponse:
 
     When sales have opened, ended or been added since that page was rendered, render all its cards.
     """
-    context = _home_context()
-    if request.GET.get("layout") != context["layout"]:
-        return render(request, "shop/_sales.html", context)
-    response = render(request, "shop/_states.html", context)
-    response["HX-Reswap"] = "none"  # each state replaces that of its card
+    now = shared_pages.fragment("home", _home_context)
+    is_known = request.GET.get("layout") == now["layout"]
+    response = HttpResponse(_part_of_home(f"shop/{'_states' if is_known else '_sales'}.html"))
+    response["X-Poll"] = str(now["poll_ms"])
+    if is_known:
+        response["HX-Reswap"] = "none"  # each state replaces that of its card
     return response
+
+
+def _part_of_home(template: str) -> SafeString:
+    def render_part() -> SafeString:
+        return render_to_string(template, shared_pages.fragment("home", _home_context))
+
+    return shared_pages.fragment(template, render_part)
 
 
 def _home_context() -> dict[str, Any]:
     groups = get_cached_home()
     slugs = "|".join(",".join(sale.slug for sale in sales) for sales in groups.values())
-    return {**groups, "layout": f"{crc32(slugs.encode()):x}", "now": timezone.now()}
+    poll_ms = min((_poll_ms(sale) for sale in groups["live"] + groups["upcoming"]), default=60_000)
+    layout = f"{crc32(slugs.encode()):x}"
+    return {**groups, "layout": layout, "now": timezone.now(), "poll_ms": poll_ms}
+
+
+def _poll_ms(sale: Sale) -> int:
+    """Return the pause until the next poll, in milliseconds: at the latest at the opening."""
+    until = max(POLL, min(POLL_FAR, sale.opens_at - timezone.now()))
+    return until // timedelta(milliseconds=1)
 
 
 @public_page
@@ -75,7 +96,8 @@ def product(request: HttpRequest, slug: str) -> HttpResponse:
 @live_page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a sale in its current phase, for this customer."""
-    return render(request, "shop/sale.html", sale_context(request, get_cached_sale(slug=slug)))
+    seen = shared_pages.fragment(f"sale seen/{slug}", partial(get_cached_sale, slug=slug))
+    return render(request, "shop/sale.html", sale_context(request, seen))
 
 
 @live_page
@@ -85,8 +107,9 @@ def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     At the opening the page is not reloaded, which would load the server: shop.js enables the form.
     """
     seen = get_cached_sale(slug=slug)
-    context = {**stock_context(seen), **_renewed_token(request, seen.sale)}
+    context = stock_context(seen)
     response = render(request, "shop/_stock.html", context)
+    response["X-Poll"] = str(context["poll_ms"])
     change = request.GET.get("phase"), context["phase"]
     is_repriced = request.GET.get("price", str(seen.sale.price)) != str(seen.sale.price)
     if is_repriced or (change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN)):
@@ -94,16 +117,15 @@ def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     return response
 
 
-def _renewed_token(request: HttpRequest, sale: Sale) -> dict[str, Any]:
-    """Return a new token for the polling page's form once half of its token's time is over."""
-    key, expires = request.GET.get("key", ""), request.GET.get("expires", "")
-    if not key or not re.fullmatch(r"[0-9]{1,12}", expires):
-        return {}
-    key = read_key(key)
-    if not tokens.is_due(int(expires)):
-        return {"key": key, "expires": expires}
-    token = purchase_token(request, sale, key, is_first=not _orders(request, sale))
-    return {"key": key, "swap": True, **token} if token else {}
+@live_page
+def sale_token(request: HttpRequest, slug: str) -> HttpResponse:
+    """Render a new purchase token for an open page's form, or nothing for a visitor."""
+    key = read_key(request.GET.get("key", ""))
+    seen = get_cached_sale(slug=slug)
+    token = purchase_token(request, seen.sale, key, is_first=not _orders(request, seen.sale)[0])
+    if not token:
+        return HttpResponse(status=204)
+    return render(request, "shop/_purchase_token.html", {"sale": seen.sale, "key": key, **token})
 
 
 def _room_url(request: HttpRequest, sale: Sale) -> str | None:
@@ -117,22 +139,24 @@ def _room_url(request: HttpRequest, sale: Sale) -> str | None:
         return None
 
 
-def _orders(request: HttpRequest, sale: Sale) -> list[Order]:
-    return live_orders(customer=request.user, sale=sale) if request.user.is_authenticated else []
+def _orders(request: HttpRequest, sale: Sale) -> tuple[list[Order], datetime | None]:
+    """Return the orders of this customer in the sale, and the end of the time to pay of any."""
+    user = request.user
+    return live_orders(customer=user, sale=sale) if user.is_authenticated else ([], None)
 
 
-def purchase_token(request: HttpRequest, sale: Sale, key: str, *, is_first: bool) -> dict[str, str]:
+def purchase_token(request: HttpRequest, sale: Sale, key: str, *, is_first: bool) -> dict[str, Any]:
     """Return the context of the purchase token of a signed-in customer's form."""
     if not request.user.is_authenticated:
         return {}
-    token, expires = tokens.issue(
+    token, _expires = tokens.issue(
         customer_id=request.user.pk,
         sale_id=sale.pk,
         key=key,
         session=request.COOKIES.get(settings.SESSION_COOKIE_NAME, ""),
         is_first=is_first,
     )
-    return {TOKEN: token, "expires": str(expires)}
+    return {TOKEN: token, "renew_after": settings.PURCHASE_TOKEN_SECONDS // 2}
 
 
 def stock_context(seen: SaleSnapshot) -> dict[str, Any]:
@@ -144,8 +168,7 @@ def stock_context(seen: SaleSnapshot) -> dict[str, Any]:
         "initial": seen.stocked,
         "as_of": seen.as_of,
         "now": now,
-        # Spread at random, so that pages loaded in the same second poll at different times.
-        "poll_ms": random.randint(*POLL_MS),
+        "poll_ms": _poll_ms(seen.sale),
     }
 
 
@@ -154,7 +177,7 @@ def sale_context(
 ) -> dict[str, Any]:
     """Return the context of the sale page; `key` and `quantity` are those of a refused form."""
     sale = seen.sale
-    orders = _orders(request, sale)
+    orders, pay_by = _orders(request, sale)
     pending = [order for order in orders if order.status == Order.Status.PENDING]
     remaining = sale.limit_per_customer - sum(order.quantity for order in orders)
     key = key or str(uuid.uuid4())
@@ -164,6 +187,7 @@ def sale_context(
         **stock_context(seen),
         **token,
         "room_url": room_url,
+        "time_to_pay": time_to_pay(pay_by) if can_pay() else None,
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
         "quantity": quantity,

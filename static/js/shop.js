@@ -108,6 +108,22 @@ document.documentElement.classList.add("script");
   localize(document);
   document.addEventListener("htmx:afterSwap", () => { localize(document); tick(); });
 
+  // The server says when the next poll is due. Pages that were loaded in the same second poll at
+  // different times, and a poll that failed is repeated later.
+  const polls = {};
+  const pollLater = (id, ms) => {
+    clearTimeout(polls[id]);
+    polls[id] = setTimeout(() => {
+      pollLater(id, 10000);
+      const one = document.getElementById(id);
+      if (one?.dataset.poll) htmx.trigger(one, "poll");
+    }, ms * (0.8 + 0.2 * Math.random()));
+  };
+  for (const one of document.querySelectorAll("[id][data-poll]")) if (one.dataset.poll) pollLater(one.id, one.dataset.poll);
+  document.addEventListener("htmx:afterRequest", ({ detail }) => {
+    if (detail.elt.dataset.poll) pollLater(detail.elt.id, detail.xhr.getResponseHeader("X-Poll") ?? 10000);
+  });
+
   // A poll pauses while the tab is hidden. While a purchase is on its way, no poll may replace the page,
   // not even one whose request was sent before.
   document.addEventListener("htmx:beforeRequest", (event) => {

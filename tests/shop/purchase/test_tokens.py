@@ -35,10 +35,6 @@ def test_token_survives_the_rotation_of_the_secret_key(is_fallback, settings) ->
     assert (tokens.read(text, key="k", session="cookie") is not None) is is_fallback
 
 
-def poll_of(page: str) -> str:
-    return unescape(re.search(r'hx-get="([^"]+)"', page)[1])
-
-
 @pytest.fixture
 def buyer(db) -> Client:
     return signed_in()
@@ -56,27 +52,19 @@ def test_sale_page_has_a_token_for_customers_only(buyer, client, opens_in) -> No
     assert "purchase_token" not in client.get(f"/sales/{sale.slug}/").text
 
 
-def test_polling_page_gets_a_new_token_for_its_key(buyer, settings) -> None:
+def test_open_page_renews_its_token(buyer, settings) -> None:
     """A customer who waits an hour for the opening still has a valid token."""
-    page = buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text
-    form, poll = hidden_fields(page), poll_of(page)
-    bar = buyer.get(poll).text
-    assert "purchase_token" not in hidden_fields(bar), "the current one is valid for long"
-    assert poll_of(bar) == poll
-    settings.PURCHASE_TOKEN_SECONDS *= 3  # as if time had passed
-    bar = buyer.get(poll).text
-    assert is_good(buyer, {**form, "purchase_token": hidden_fields(bar)["purchase_token"]})
-    assert 'hx-swap-oob="true"' in bar
-    assert poll_of(bar) != poll
-    assert "purchase_token" not in hidden_fields(buyer.get(poll_of(bar)).text)
-
-
-@pytest.mark.parametrize("query", ["expires=1&key=k", "expires=x&key=k", "expires=1", "key=k"])
-def test_anonymous_poll_gets_no_token(client, db, query) -> None:
-    assert "purchase_token" not in client.get(f"/sales/{a_sale().slug}/stock/?{query}").text
+    form = hidden_fields(page := buyer.get(f"/sales/{a_sale(opens_in=3600).slug}/").text)
+    renewal = unescape(re.search(r'hx-get="([^"]+/token/[^"]+)"', page)[1])
+    assert f'"load delay:{settings.PURCHASE_TOKEN_SECONDS // 2}s"' in page
+    renewed = buyer.get(renewal).text
+    assert is_good(buyer, {**form, **hidden_fields(renewed)})
+    assert hidden_fields(renewed)["purchase_token"]
+    assert f'hx-get="{renewal}"' in renewed, "and again"
+    assert (Client().get(renewal).status_code, Client().get(renewal).text) == (204, "")
 
 
 def test_invalid_key_gets_no_token(buyer) -> None:
-    path = f"/sales/{a_sale().slug}/stock/?expires=1&key="
-    assert buyer.get(path + "x" * 256).status_code == 400
-    assert buyer.get(path + "%00").status_code == 400
+    path = f"/sales/{a_sale().slug}/token/?key="
+    for key in ("", "x" * 256, "%00"):
+        assert buyer.get(path + key).status_code == 400
