@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "cache": "loadtest.bench.caches",
     "interleavings": "loadtest.interleavings.runner",
     "commit": "loadtest.bench.commit",
+    "journey": "loadtest.bench.journey.runner",
     "keys": "loadtest.bench.keys",
     "purchase": "loadtest.bench.purchase.runner",
     "room": "loadtest.bench.room.runner",

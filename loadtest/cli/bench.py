@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.text import get_text_list
 
 from loadtest.bench import caches, commit, keys
+from loadtest.bench.journey import report as journey
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
@@ -26,6 +27,7 @@ SUBJECTS = {
     "room": room,
     "cache": caches,
     "keys": keys,
+    "journey": journey,
 }
 LIMITS = {
     "rounds": (1, 50),
@@ -49,6 +51,7 @@ OWN = {
     "purchase": {name: f"--{name}" for name in PURCHASE},
     "commit": {"seconds": "--seconds"},
     "room": {"people": "--people"},
+    "journey": {"parts": "--part"},
 }
 """Options that only these subjects have."""
 PARTS = {
@@ -56,6 +59,7 @@ PARTS = {
     "purchase": "lab_bench_purchase",
     "commit": "lab_bench_commit",
     "room": "lab_bench_room",
+    "journey": "lab_bench_journey",
 }
 """The markers in docs/ between which the tables are written."""
 
@@ -69,7 +73,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
         "commit: designs by the time between reservation and COMMIT, room: people in a waiting "
-        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys",
+        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys, "
+        "journey: the cost of a buyer, request by request",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])
@@ -92,6 +97,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, (default, meaning) in PURCHASE.items():
         text = f"{meaning} (default: {default:g})"
         of_purchase.add_argument(f"--{name}", type=type(default), help=text)
+    of_journey = parser.add_argument_group("journey")
+    of_journey.add_argument(
+        "--part",
+        action="append",
+        dest="parts",
+        choices=journey.PARTS,
+        help=f"what to measure, may be repeated: {', '.join(journey.PARTS)} (default: all)",
+    )
     of_room = parser.add_argument_group("room")
     of_room.add_argument("--people", type=int, help=f"people who wait (default: {room.PEOPLE})")
 
@@ -115,6 +128,8 @@ def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: A
     elif subject == "room":
         people = options["people"]
         asked = {"people": room.PEOPLE if people is None else people}
+    elif subject == "journey":
+        asked |= {"parts": options["parts"] or [*journey.PARTS]}
     elif subject in OWN:
         for name in OWN[subject]:
             asked[name] = PURCHASE[name][0] if options[name] is None else options[name]

@@ -16,6 +16,8 @@ RESPONSE_TIMEOUT = 30.0
 DISCONNECTED = "hung up"
 """The kind of a request whose connection ended without a reply."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_LAST_CHUNK = b"0\r\n\r\n"
 _CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 _ERROR = re.compile(rb'"error": "(\w+)"')
 
@@ -120,13 +122,14 @@ def _connect(where: tuple[str, int], patience: float) -> socket.socket:
 
 
 class Connection:
-    """A connection, the bytes of a reply received so far, and the body of the last reply."""
+    """A connection, the bytes of a reply received so far, the size and the body of the last one."""
 
     def __init__(self, where: tuple[str, int], patience: float) -> None:
         self.socket = _connect(where, patience)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = self.received = self.body = b""
         self.sent = 0.0
+        self.size = 0
         self.closes = False
 
     def send(self, request: bytes) -> None:
@@ -146,11 +149,11 @@ class Connection:
         if not gap:
             return None
         length = _LENGTH.search(head)
-        if length is None:
+        if length is None and not _CHUNKED.search(head):
             raise ConnectionError(f"a reply without Content-Length: {head!r}")
-        if len(body) < int(length[1]):
+        if len(body) < int(length[1]) if length else not body.endswith(_LAST_CHUNK):
             return None
-        self.received, self.body = b"", body
+        self.size, self.received, self.body = len(self.received), b"", body
         self.closes = _CLOSES.search(head) is not None
         status = head[9:12]
         if status < b"400":

@@ -1,0 +1,116 @@
+"""Measure what each request costs, in Python and behind nginx, and the sum of a buyer's minutes.
+
+The arguments are {"rounds": N, "seconds": S, "people": N, "parts": [...]}; the events are the
+versions, progress, and the rounds of each line.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management import call_command
+
+from devservers import HOST, Nginx
+from devservers.faults.worker import emit
+from loadtest.bench.journey.pages import Requests, World, polls_before_opening
+from loadtest.bench.purchase.web import WebServer
+from loadtest.bench.services import requests_of
+from loadtest.load.http.client import Connection
+from loadtest.load.runner import versions
+
+Cost = dict[str, Any]
+FLOOR = "/livez"
+SIGN_IN = ("sign-in page", "sign-in")
+VISIT = (
+    "home, signed in",
+    "product, signed in",
+    "sale before the opening, signed in",
+    "purchase",
+    "order",
+    "start of the payment",
+    "payment page",
+    "end of the payment",
+    "paid order",
+)
+POLL = "poll of stock before the opening, signed in"
+FILE = "static file"
+WITH, WITHOUT = "five minutes with sign-in", "five minutes without sign-in"
+COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Measure the parts that are asked for."""
+    call_command("migrate", verbosity=0, interactive=False)
+    call_command("collectstatic", verbosity=0, interactive=False)
+    emit("versions", versions=versions())
+    if "requests" in asked["parts"]:
+        _requests(asked)
+
+
+def _requests(asked: dict[str, Any]) -> None:
+    rounds = asked["rounds"]
+    world = World(people=asked["people"], passes=2 * (rounds + 1))
+    # One process: the connections of its threads and its caches are warm after the first round.
+    with WebServer(1) as web, Nginx(web=f"{HOST}:{web.port}") as nginx:
+        world.find_files(web.port)
+        for number in range(rounds + 1):
+            seconds = asked["seconds"] if number else 0.0
+            step = {"step": number + 1, "of": rounds + 1}
+            emit("progress", system="requests to Python", **step)
+            direct = dict(_pass(world, web, web.port, seconds))
+            emit("progress", system="requests to nginx", **step)
+            behind = dict(_pass(world, web, nginx.port, seconds))
+            for name, cost in direct.items():
+                cost["nginx_ms"] = behind[name]["ms"]
+                cost["answers"] += behind[name]["answers"]
+            if number:
+                polls = polls_before_opening(web.port)
+                for name, cost in summed(direct, polls=polls, files=len(world.files)).items():
+                    emit("round", line=name, round=cost)
+
+
+def _pass(world: World, web: WebServer, port: int, seconds: float) -> Iterator[tuple[str, Cost]]:
+    for name, messages in world.requests(web.port):
+        yield name, measure(web, port, messages, seconds)
+
+
+def measure(web: WebServer, port: int, messages: Requests, seconds: float) -> Cost:
+    """Send messages for `seconds`, one after the other, and return what one of them costs.
+
+    A list of messages is sent to its end.
+    """
+    stores = {"queries": requests_of("mysql"), "redis": requests_of("redis")}
+    before = {name: count() for name, count in stores.items()}
+    connection = Connection((HOST, port), 0.0)
+    cpu, until = web.cpu(), time.monotonic() + seconds
+    sent, size, answers = 0, 0, set[str]()
+    for message in messages:
+        connection.send(message)
+        while (kind := connection.receive()) is None:
+            pass
+        answers.add(kind)
+        sent, size = sent + 1, size + len(message) + connection.size
+        if connection.closes:
+            connection.socket.close()
+            connection = Connection((HOST, port), 0.0)
+        if time.monotonic() >= until and not isinstance(messages, list):
+            break
+    cpu = web.cpu() - cpu
+    connection.socket.close()
+    used = {name: count().since(before[name]).reads / sent for name, count in stores.items()}
+    return {"ms": 1000 * cpu / sent, **used, "bytes": size / sent, "answers": sorted(answers)}
+
+
+def summed(costs: dict[str, Cost], *, polls: int, files: int) -> dict[str, Cost]:
+    """Add the sums of a buyer's five minutes, and multiples of the floor in Python."""
+    times = {**dict.fromkeys((*SIGN_IN, *VISIT), 1), POLL: polls, FILE: files}
+    for name, count in times.items():
+        costs[name]["times"] = count
+    for name, left_out in ((WITH, ()), (WITHOUT, SIGN_IN)):
+        parts = [(costs[part], count) for part, count in times.items() if part not in left_out]
+        total = {one: sum(cost[one] * count for cost, count in parts) for one in COUNTED}
+        costs[name] = {**total, "answers": []}
+    floor = costs[FLOOR]["ms"]
+    for cost in costs.values():
+        cost |= {"x": cost["ms"] / floor, "nginx_x": cost["nginx_ms"] / floor}
+    return costs
