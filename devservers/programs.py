@@ -23,6 +23,7 @@ DEBIAN_PACKAGES = {
     "nginx": "nginx-light",
     "openssl": "openssl",
     "chromium": "chromium",
+    "wrk": "wrk",
 }
 # Debian keeps servers off the PATH of ordinary users.
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]

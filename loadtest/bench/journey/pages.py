@@ -1,4 +1,4 @@
-"""Every request of a visitor, a buyer, a person in a waiting room and staff, as browsers send it."""
+"""Every request of visitors, buyers, people in a waiting room and staff, as browsers send it."""
 
 import re
 import sys
@@ -97,9 +97,8 @@ def upcoming(slug: str, opens_in: timedelta) -> Sale:
 class World:
     """The shop of the demo with one more sale that is open and two that are not, and its people."""
 
-    people: int
-    """Buyers in each pass, each of whom does once what can be done only once."""
-    passes: int
+    count: int
+    """Buyers."""
     sale: Sale = field(init=False)
     before: Sale = field(init=False)
     room: Room = field(init=False)
@@ -113,7 +112,7 @@ class World:
         room = upcoming("room", LATER)
         self.room = Room.objects.create(sale=room, mode=Room.Mode.LOTTERY)
         (self.staff,) = signed_in([User.objects.get(username=SUPERUSER)])
-        buyers = sign_in(self.people * self.passes)
+        buyers = sign_in(self.count)
         User.objects.filter(pk__in=[one.user.pk for one in buyers]).update(
             password=make_password(PASSWORD)
         )
@@ -125,12 +124,12 @@ class World:
         pages = ("/", "/products/kettle/", self.before.get_absolute_url(), reverse("login"))
         self.files = sorted({file for page in pages for file in _FILE.findall(fetch(port, page))})
 
-    def requests(self, port: int) -> Iterator[tuple[str, Requests]]:
+    def requests(self, port: int, people: int) -> Iterator[tuple[str, Requests]]:
         """Yield each request's name and its messages; a later one needs the answers before it.
 
-        Messages that repeat for ever change nothing.
+        Messages that repeat for ever change nothing. `people` more buyers do the others once.
         """
-        buyers = list(islice(self.buyers, self.people))
+        buyers = list(islice(self.buyers, people))
         yield "/livez", repeat(get("/livez"))
         yield from self._pages(port, None, "")
         yield "sign-in page", repeat(get(reverse("login")))
@@ -207,9 +206,9 @@ class World:
             yield f"staff: {model}s", repeat(get(page, self.staff))
 
 
-def sign_in_form(buyer: Buyer, name: str = "") -> bytes:
+def sign_in_form(buyer: Buyer) -> bytes:
     """Return the HTTP request that signs a buyer in from a browser without a session."""
-    form = {"username": name or buyer.user.username, "password": PASSWORD}
+    form = {"username": buyer.user.username, "password": PASSWORD}
     body = urlencode({**form, "csrfmiddlewaretoken": buyer.csrf})
     cookies = [one for one in buyer.cookies.split("; ") if settings.CSRF_COOKIE_NAME in one]
     return (

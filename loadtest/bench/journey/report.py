@@ -1,19 +1,30 @@
 """The report of `manage.py lab bench journey`: its tables and its targets."""
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from numbers import Real
 from statistics import median
 from typing import Any
 
-from loadtest.bench.journey.runner import WITH, WITHOUT
-from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure, remarks
+from loadtest.bench import results
+from loadtest.bench.journey.runner import (
+    GROWTH,
+    READERS,
+    SIGN_INS,
+    TABS,
+    WITH,
+    WITHOUT,
+    ZIPPED,
+)
+from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure
+from loadtest.charts import marked
 from loadtest.charts.terminal import page
 from locking.management.console import Rows
 
-__all__ = ["PARTS", "bench", "is_sound", "markdown", "remarks", "table"]
-
-PARTS = ("requests",)
-SIZES = {"people": 8, "seconds": 0.3}
-"""Buyers in each pass, and seconds for which a request that changes nothing is repeated."""
+PARTS = ("requests", "crowds", *(("growth",) if find_spec(GROWTH) else ()))
+SIZES = {"people": 8, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}
+"""Buyers in each pass, seconds for which a request that changes nothing is repeated, buyers of a
+sale during the sign-ins, and seconds for which a crowd is there."""
 ENVIRON = {
     "MAX_WAITING": "6",  # the shop's defaults
     "PURCHASES_PER_GRANT": "8",
@@ -26,12 +37,12 @@ COLUMNS = {
     "queries": ("quer-\nies", "{:.1f}"),
     "redis": ("Redis\nmessages", "{:.1f}"),
     "bytes": ("bytes", "{:,.0f}"),
-    "nginx_ms": ("behind nginx,\nms", "{:.3f}"),
+    "nginx_ms": ("behind\nnginx, ms", "{:.3f}"),
     "nginx_x": ("behind nginx,\nx /livez", "{:.2f}"),
     "times": ("in five\nminutes", "{:.0f}"),
 }
 NOTHING = 0.05
-"""Multiple of /livez below which a request behind nginx costs Python nothing: one in twenty."""
+"""Multiple of /livez up to which a request behind nginx costs Python nothing."""
 TARGETS = (
     *((name, 1, NOTHING) for name in ("home", "sale", "sale before the opening")),
     *((f"{name}, signed in", 6, None) for name in ("home", "sale", "sale before the opening")),
@@ -42,31 +53,65 @@ TARGETS = (
     (WITHOUT, 60, None),
 )
 """Line, and its limits in Python and behind nginx, as multiples of /livez."""
+CROWDS: tuple[tuple[str, str, str, str, float | None], ...] = (
+    (READERS, "per_second", "requests a second", ">=", 20_000),
+    (READERS, "cores", "cores of Python", "<=", 0.02),
+    (ZIPPED, "per_second", "requests a second", ">=", None),
+    (ZIPPED, "cores", "cores of Python", "<=", None),
+    (TABS, "offered", "polls a second", ">=", None),
+    (TABS, "per_second", "polls served a second", ">=", None),
+    (TABS, "cores", "cores of Python that the polls need", "<=", 0.1),
+    (SIGN_INS, "refused", "refused, in the worst round", "<=", 0),
+    (SIGN_INS, "seconds", "seconds until all have an answer", "<=", None),
+    (SIGN_INS, "alone_per_second", "purchases a second without them", ">=", None),
+    (SIGN_INS, "per_second", "purchases a second meanwhile", ">=", None),
+    (SIGN_INS, "alone_p99_ms", "p99 of purchases without them, ms", "<=", None),
+    (SIGN_INS, "p99_ms", "p99 of purchases meanwhile, ms", "<=", None),
+    (SIGN_INS, "p99_ratio", "ratio of the two", "<=", 1.5),
+)
+"""Crowd, figure, its meaning, and its target."""
+PAGE_MS = 100
 
 
 def bench(asked: Row, progress: Progress) -> Row:
     """Return the report; loadtest.bench.journey.runner documents the arguments."""
-    report, measured = measure("journey", "mariadb", asked | SIZES, progress, ENVIRON)
-    report["lines"] = [_row(line, rounds) for line, rounds in measured.items()]
-    found = {row["line"]: row for row in report["lines"]}
-    return report | {"targets": compare(_limits(found))}
+    report: Row = {"settings": asked, "missing": {}, "versions": {}}
+    measured: dict[str, list[Row]] = {}
+    grown = [part for part in asked["parts"] if part == "growth"]
+    usual = [part for part in asked["parts"] if part != "growth"]
+    for parts in filter(None, (usual, grown)):  # the grown shop has stores of its own
+        part = asked | SIZES | {"parts": parts}
+        one, rounds = measure("journey", "mariadb", part, progress, ENVIRON)
+        report["missing"] |= one["missing"]
+        report["versions"] |= one["versions"]
+        measured |= rounds
+    (growth,) = measured.pop("growth", None) or [{"rows": []}]
+    report |= {"lines": [_row(*line) for line in measured.items()], "growth": growth["rows"]}
+    return report | {"targets": compare(_limits(report))}
 
 
 def _row(line: str, rounds: list[Row]) -> Row:
     """Return a line with the medians of its rounds."""
-    medians = {
-        name: round(median(one[name] for one in rounds), 4) for name in COLUMNS if name in rounds[0]
-    }
-    wrong = sorted({answer for one in rounds for answer in one["answers"]} - {"ok"})
+    names = [name for name, value in rounds[0].items() if isinstance(value, Real)]
+    medians = {name: round(median(one[name] for one in rounds), 4) for name in names}
+    if "refused" in medians:
+        medians["refused"] = max(one["refused"] for one in rounds)
+    wrong = sorted({answer for one in rounds for answer in one["wrong"]})
     return {"line": line, **medians, "wrong": wrong, "rounds": rounds}
 
 
-def _limits(found: dict[str, Row]) -> Iterator[Limit]:
-    for line, python, nginx in TARGETS:
-        row: dict[str, Any] = found.get(line, {})
+def _limits(report: Row) -> Iterator[Limit]:
+    found: dict[str, dict[str, Any]] = {row["line"]: row for row in report["lines"]}
+    for line, python, nginx in TARGETS if "requests" in report["settings"]["parts"] else ():
+        row = found.get(line, {})
         yield f"{line}: x /livez", row.get("x"), "<=", python
         if nginx is not None:
             yield f"{line}: behind nginx, x /livez", row.get("nginx_x"), "<=", nginx
+    for line, name, meaning, sign, limit in CROWDS:
+        if limit is not None and "crowds" in report["settings"]["parts"]:
+            yield f"{line}: {meaning}", found.get(line, {}).get(name), sign, limit
+    for row in report["growth"]:
+        yield f"{row['page']}: ms", row["ms"], "<=", PAGE_MS
 
 
 def is_sound(report: Row) -> bool:
@@ -77,12 +122,47 @@ def is_sound(report: Row) -> bool:
 def table(report: Row) -> tuple[Sequence[str], Rows]:
     """Return the costs of the requests."""
     headings = (heading for heading, _shape in COLUMNS.values())
-    rows = [[row["line"], *cells(COLUMNS, row), ", ".join(row["wrong"])] for row in report["lines"]]
-    return ("request", *headings, "refused"), rows
+    return ("request", *headings), _requests(report)
+
+
+def _requests(report: Row) -> list[list[str]]:
+    rows = [row for row in report["lines"] if "ms" in row]
+    return [[row["line"], *cells(COLUMNS, row)] for row in rows]
+
+
+def _crowds(report: Row) -> list[list[str]]:
+    found = {row["line"]: row for row in report["lines"]}
+    return [
+        [line, meaning, _shown(found[line][name])]
+        for line, name, meaning, _sign, _limit in CROWDS
+        if line in found
+    ]
+
+
+def _growth(report: Row) -> list[list[str]]:
+    return [[row["page"], f"{row['ms']:.1f}", str(row["queries"])] for row in report["growth"]]
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def remarks(report: Row) -> list[str]:
+    """Return the figures of the crowds and of the grown shop, wrong answers, and the versions."""
+    wrong = [f"{row['line']}: {answer}" for row in report["lines"] for answer in row["wrong"]]
+    crowds = [": ".join(row) for row in _crowds(report)]
+    growth = [f"{name}: {ms} ms, {queries} queries" for name, ms, queries in _growth(report)]
+    return [*crowds, *growth, *wrong, *results.remarks(report)]
 
 
 def markdown(report: Row) -> str:
     """Return the tables in Markdown for the docs."""
-    headings, rows = table(report)
+    headings, _ = table(report)
     rounds = report["settings"]["rounds"]
-    return page(headings[:-1], [row[:-1] for row in rows], rounds, report["versions"])
+    parts = [page(headings, _requests(report), rounds, report["versions"])]
+    for names, rows in (
+        (("crowd", "figure", "measured"), _crowds(report)),
+        (("page or job of the grown shop", "ms", "queries"), _growth(report)),
+    ):
+        parts += [marked.table(names, rows)] if rows else []
+    return "\n".join(parts)

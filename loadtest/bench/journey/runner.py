@@ -1,17 +1,19 @@
 """Measure what each request costs, in Python and behind nginx, and the sum of a buyer's minutes.
 
-The arguments are {"rounds": N, "seconds": S, "people": N, "parts": [...]}; the events are the
-versions, progress, and the rounds of each line.
+The arguments are {"rounds": N, "parts": [...], "people": N, "seconds": S, "buyers": N,
+"crowd_seconds": S}; the events are the versions, progress, and the rounds of each line.
 """
 
 import time
-from collections.abc import Iterator
+from itertools import islice
+from pkgutil import resolve_name
 from typing import Any
 
 from django.core.management import call_command
 
 from devservers import HOST, Nginx
 from devservers.faults.worker import emit
+from loadtest.bench.journey import crowds
 from loadtest.bench.journey.pages import Requests, World, polls_before_opening
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import requests_of
@@ -35,6 +37,9 @@ VISIT = (
 POLL = "poll of stock before the opening, signed in"
 FILE = "static file"
 WITH, WITHOUT = "five minutes with sign-in", "five minutes without sign-in"
+READERS, ZIPPED = "anonymous home", "anonymous home, compressed"
+TABS, SIGN_INS = f"{crowds.TABS:,} open tabs", f"{crowds.SIGN_INS} sign-ins at once"
+GROWTH = "loadtest.bench.journey.growth"
 COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
 
 
@@ -43,35 +48,58 @@ def main(asked: dict[str, Any]) -> None:
     call_command("migrate", verbosity=0, interactive=False)
     call_command("collectstatic", verbosity=0, interactive=False)
     emit("versions", versions=versions())
+    if "growth" in asked["parts"]:
+        emit("round", line="growth", round={"rows": resolve_name(f"{GROWTH}:rows")()})
+        return
+    rounds, people = asked["rounds"], asked["people"]
+    counts = {
+        "requests": 2 * (rounds + 1) * people,
+        "crowds": asked["buyers"] + rounds * (crowds.VIEWERS + crowds.SIGN_INS),
+    }
+    world = World(sum(counts[part] for part in asked["parts"] if part in counts))
     if "requests" in asked["parts"]:
-        _requests(asked)
+        _requests(world, asked)
+    if "crowds" in asked["parts"]:
+        _crowds(world, asked)
 
 
-def _requests(asked: dict[str, Any]) -> None:
-    rounds = asked["rounds"]
-    world = World(people=asked["people"], passes=2 * (rounds + 1))
+def _requests(world: World, asked: dict[str, Any]) -> None:
     # One process: the connections of its threads and its caches are warm after the first round.
     with WebServer(1) as web, Nginx(web=f"{HOST}:{web.port}") as nginx:
         world.find_files(web.port)
-        for number in range(rounds + 1):
+
+        def measured(port: int) -> dict[str, Cost]:
+            passed = world.requests(web.port, asked["people"])
+            return {name: measure(web, port, messages, seconds) for name, messages in passed}
+
+        for number in range(asked["rounds"] + 1):
             seconds = asked["seconds"] if number else 0.0
-            step = {"step": number + 1, "of": rounds + 1}
+            step = {"step": number + 1, "of": asked["rounds"] + 1}
             emit("progress", system="requests to Python", **step)
-            direct = dict(_pass(world, web, web.port, seconds))
+            costs = measured(web.port)
             emit("progress", system="requests to nginx", **step)
-            behind = dict(_pass(world, web, nginx.port, seconds))
-            for name, cost in direct.items():
-                cost["nginx_ms"] = behind[name]["ms"]
-                cost["answers"] += behind[name]["answers"]
+            for name, behind in measured(nginx.port).items():
+                costs[name]["nginx_ms"] = behind["ms"]
+                costs[name]["wrong"] += behind["wrong"]
             if number:
                 polls = polls_before_opening(web.port)
-                for name, cost in summed(direct, polls=polls, files=len(world.files)).items():
+                for name, cost in summed(costs, polls=polls, files=len(world.files)).items():
                     emit("round", line=name, round=cost)
 
 
-def _pass(world: World, web: WebServer, port: int, seconds: float) -> Iterator[tuple[str, Cost]]:
-    for name, messages in world.requests(web.port):
-        yield name, measure(web, port, messages, seconds)
+def _crowds(world: World, asked: dict[str, Any]) -> None:
+    seconds = asked["crowd_seconds"]
+    buyers = list(islice(world.buyers, asked["buyers"]))
+    with WebServer(crowds.PROCESSES) as web, Nginx(web=f"{HOST}:{web.port}") as nginx:
+        for number in range(asked["rounds"]):
+            emit("progress", system="crowds", step=number + 1, of=asked["rounds"])
+            for name, figures in (
+                (READERS, crowds.readers(web, nginx, seconds)),
+                (ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
+                (TABS, crowds.tabs(web, nginx, world, seconds)),
+                (SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
+            ):
+                emit("round", line=name, round=figures)
 
 
 def measure(web: WebServer, port: int, messages: Requests, seconds: float) -> Cost:
@@ -98,7 +126,12 @@ def measure(web: WebServer, port: int, messages: Requests, seconds: float) -> Co
     cpu = web.cpu() - cpu
     connection.socket.close()
     used = {name: count().since(before[name]).reads / sent for name, count in stores.items()}
-    return {"ms": 1000 * cpu / sent, **used, "bytes": size / sent, "answers": sorted(answers)}
+    return {
+        "ms": 1000 * cpu / sent,
+        **used,
+        "bytes": size / sent,
+        "wrong": sorted(answers - {"ok"}),
+    }
 
 
 def summed(costs: dict[str, Cost], *, polls: int, files: int) -> dict[str, Cost]:
@@ -109,7 +142,7 @@ def summed(costs: dict[str, Cost], *, polls: int, files: int) -> dict[str, Cost]
     for name, left_out in ((WITH, ()), (WITHOUT, SIGN_IN)):
         parts = [(costs[part], count) for part, count in times.items() if part not in left_out]
         total = {one: sum(cost[one] * count for cost, count in parts) for one in COUNTED}
-        costs[name] = {**total, "answers": []}
+        costs[name] = {**total, "wrong": []}
     floor = costs[FLOOR]["ms"]
     for cost in costs.values():
         cost |= {"x": cost["ms"] / floor, "nginx_x": cost["nginx_ms"] / floor}
