@@ -3,14 +3,13 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from itertools import cycle, islice, repeat
 from statistics import mean
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.core.management import call_command
 from django.urls import reverse
@@ -22,7 +21,7 @@ from loadtest.load.http.client import Connection
 from loadtest.load.sale import open_sale, remove_sale
 from loadtest.scenarios.course import COURSE
 from shop.management.commands.seed import SUPERUSER
-from shop.models import Payment, Sale, User
+from shop.models import Sale, User
 from waiting_room.models import Room
 
 WATCHED = 300.0
@@ -93,34 +92,22 @@ def upcoming(slug: str, opens_in: timedelta) -> Sale:
     return sale
 
 
-@dataclass
 class World:
-    """The shop of the demo with one more sale that is open and two that are not, and its people."""
+    """The shop of the demo with three more sales, one of them open, and `count` buyers."""
 
-    count: int
-    """Buyers."""
-    sale: Sale = field(init=False)
-    before: Sale = field(init=False)
-    room: Room = field(init=False)
-    staff: Buyer = field(init=False)
-    buyers: Iterator[Buyer] = field(init=False)
-    files: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, count: int) -> None:
         call_command("seed", stdout=sys.stderr)
         self.sale, self.before = open_sale("journey", UNITS), upcoming("before", LATER)
-        room = upcoming("room", LATER)
-        self.room = Room.objects.create(sale=room, mode=Room.Mode.LOTTERY)
+        self.room = Room.objects.create(sale=upcoming("room", LATER), mode=Room.Mode.LOTTERY)
         (self.staff,) = signed_in([User.objects.get(username=SUPERUSER)])
-        buyers = sign_in(self.count)
-        User.objects.filter(pk__in=[one.user.pk for one in buyers]).update(
-            password=make_password(PASSWORD)
-        )
-        # The hash of a session's password has changed.
-        self.buyers = iter(signed_in(User.objects.filter(username__startswith="buyer-")))
+        people = User.objects.filter(pk__in=[buyer.user.pk for buyer in sign_in(count)])
+        people.update(password=make_password(PASSWORD))
+        self.buyers = iter(signed_in(people))  # their sessions depend on the password
+        self.files: list[str] = []
+        """The static files that a buyer's first visit loads."""
 
     def find_files(self, port: int) -> None:
-        """Collect the static files that a buyer's first visit loads."""
+        """Collect the static files of the pages before the purchase."""
         pages = ("/", "/products/kettle/", self.before.get_absolute_url(), reverse("login"))
         self.files = sorted({file for page in pages for file in _FILE.findall(fetch(port, page))})
 
@@ -157,62 +144,43 @@ class World:
             yield f"poll of {name}{suffix}", repeat(get(path, who))
 
     def _waiting(self, buyers: list[Buyer]) -> Iterator[tuple[str, Requests]]:
-        slug, me = self.room.sale.slug, buyers[0]
-        page = reverse("room", args=[slug])
+        slug = [self.room.sale.slug]
+        page = reverse("room", args=slug)
         yield "waiting room", repeat(get(page))
-        csrf = [urlencode({"csrfmiddlewaretoken": buyer.csrf}) for buyer in buyers]
-        joins = zip(buyers, csrf, strict=True)
-        join = reverse("room-join", args=[slug])
-        yield "join the waiting room", [buyer.post(join, form) for buyer, form in joins]
-        yield "waiting room, joined", repeat(get(page, me))
-        yield "poll of the waiting room", repeat(get(reverse("room-status", args=[slug])))
-        yield "place in the waiting room", repeat(get(reverse("room-place", args=[slug]), me))
+        join = reverse("room-join", args=slug)
+        yield "join the waiting room", [post(buyer, join) for buyer in buyers]
+        yield "waiting room, joined", repeat(get(page, buyers[0]))
+        yield "poll of the waiting room", repeat(get(reverse("room-status", args=slug)))
+        yield "place in the waiting room", repeat(get(reverse("room-place", args=slug), buyers[0]))
 
     def _purchase(self, buyers: list[Buyer]) -> Iterator[tuple[str, Requests]]:
         buy = reverse("buy", args=[self.sale.slug])
         yield "purchase", [one.post(buy, one.form(self.sale, attempt=1)) for one in buyers]
-        bought = [(one, one.user.orders.get()) for one in buyers]
         yield "orders", [get(reverse("orders"), one) for one in buyers]
-        pages = [get(order.get_absolute_url(), one) for one, order in bought]
+        orders = [(one, one.user.orders.get()) for one in buyers]
+        pages = [get(order.get_absolute_url(), one) for one, order in orders]
         yield "order", pages
-        token = {"csrfmiddlewaretoken": buyers[0].csrf}
-        yield (
-            "start of the payment",
-            [
-                one.post(reverse("payment", args=[order.number]), urlencode(token))
-                for one, order in bought
-            ],
-        )
-        payments = [(one, Payment.objects.get(order=order)) for one, order in bought]
-        yield (
-            "payment page",
-            [get(reverse("gateway", args=[payment.reference]), one) for one, payment in payments],
-        )
-        choice = urlencode({**token, "choice": "approve"})
-        yield (
-            "end of the payment",
-            [
-                one.post(reverse("gateway-answer", args=[payment.reference]), choice)
-                for one, payment in payments
-            ],
-        )
+        start = [(one, reverse("payment", args=[order.number])) for one, order in orders]
+        yield "start of the payment", [post(*form) for form in start]
+        payments = [(one, [order.payments.get().reference]) for one, order in orders]
+        yield "payment page", [get(reverse("gateway", args=args), one) for one, args in payments]
+        answer = [(one, reverse("gateway-answer", args=args)) for one, args in payments]
+        yield "end of the payment", [post(*form, choice="approve") for form in answer]
         yield "paid order", pages
 
     def _administration(self) -> Iterator[tuple[str, Requests]]:
-        for name in ("ops", "ops-live", "ops-statistics", "lab", "admin:index"):
-            yield f"staff: {name}", repeat(get(reverse(name), self.staff))
-        for model in ("sale", "order", "payment", "user"):
-            page = reverse(f"admin:shop_{model}_changelist")
-            yield f"staff: {model}s", repeat(get(page, self.staff))
+        lists = [f"admin:shop_{model}_changelist" for model in ("sale", "order", "payment", "user")]
+        for name in ("ops", "ops-live", "ops-statistics", "lab", "admin:index", *lists):
+            yield f"staff: {reverse(name)}", repeat(get(reverse(name), self.staff))
+
+
+def post(buyer: Buyer, path: str, **fields: str) -> bytes:
+    """Return the HTTP request of a form."""
+    return buyer.post(path, urlencode({"csrfmiddlewaretoken": buyer.csrf, **fields}))
 
 
 def sign_in_form(buyer: Buyer) -> bytes:
     """Return the HTTP request that signs a buyer in from a browser without a session."""
-    form = {"username": buyer.user.username, "password": PASSWORD}
-    body = urlencode({**form, "csrfmiddlewaretoken": buyer.csrf})
-    cookies = [one for one in buyer.cookies.split("; ") if settings.CSRF_COOKIE_NAME in one]
-    return (
-        f"POST {reverse('login')} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {cookies[0]}\r\n"
-        "Content-Type: application/x-www-form-urlencoded\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}"
-    ).encode()
+    _session, csrf = buyer.cookies.split("; ")
+    stranger = replace(buyer, cookies=csrf)
+    return post(stranger, reverse("login"), username=buyer.user.username, password=PASSWORD)

@@ -7,15 +7,7 @@ from statistics import median
 from typing import Any
 
 from loadtest.bench import results
-from loadtest.bench.journey.runner import (
-    GROWTH,
-    READERS,
-    SIGN_INS,
-    TABS,
-    WITH,
-    WITHOUT,
-    ZIPPED,
-)
+from loadtest.bench.journey.runner import GROWTH, READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
@@ -122,25 +114,25 @@ def is_sound(report: Row) -> bool:
 def table(report: Row) -> tuple[Sequence[str], Rows]:
     """Return the costs of the requests."""
     headings = (heading for heading, _shape in COLUMNS.values())
-    return ("request", *headings), _requests(report)
-
-
-def _requests(report: Row) -> list[list[str]]:
     rows = [row for row in report["lines"] if "ms" in row]
-    return [[row["line"], *cells(COLUMNS, row)] for row in rows]
+    return ("request", *headings), [[row["line"], *cells(COLUMNS, row)] for row in rows]
 
 
-def _crowds(report: Row) -> list[list[str]]:
+def _tables(report: Row) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
+    """Yield the figures of the crowds and those of the grown shop."""
     found = {row["line"]: row for row in report["lines"]}
-    return [
-        [line, meaning, _shown(found[line][name])]
-        for line, name, meaning, _sign, _limit in CROWDS
-        if line in found
-    ]
-
-
-def _growth(report: Row) -> list[list[str]]:
-    return [[row["page"], f"{row['ms']:.1f}", str(row["queries"])] for row in report["growth"]]
+    yield (
+        ("crowd", "figure", "measured"),
+        [
+            [line, meaning, _shown(found[line][name])]
+            for line, name, meaning, _sign, _limit in CROWDS
+            if line in found
+        ],
+    )
+    yield (
+        ("page or job of the grown shop", "ms", "queries"),
+        [[row["page"], f"{row['ms']:.1f}", str(row["queries"])] for row in report["growth"]],
+    )
 
 
 def _shown(value: float) -> str:
@@ -148,21 +140,16 @@ def _shown(value: float) -> str:
 
 
 def remarks(report: Row) -> list[str]:
-    """Return the figures of the crowds and of the grown shop, wrong answers, and the versions."""
+    """Return the other tables as lines, what was refused, and the versions."""
+    others = [": ".join(row) for _headings, rows in _tables(report) for row in rows]
     wrong = [f"{row['line']}: {answer}" for row in report["lines"] for answer in row["wrong"]]
-    crowds = [": ".join(row) for row in _crowds(report)]
-    growth = [f"{name}: {ms} ms, {queries} queries" for name, ms, queries in _growth(report)]
-    return [*crowds, *growth, *wrong, *results.remarks(report)]
+    return [*others, *wrong, *results.remarks(report)]
 
 
 def markdown(report: Row) -> str:
     """Return the tables in Markdown for the docs."""
-    headings, _ = table(report)
+    headings, rows = table(report)
     rounds = report["settings"]["rounds"]
-    parts = [page(headings, _requests(report), rounds, report["versions"])]
-    for names, rows in (
-        (("crowd", "figure", "measured"), _crowds(report)),
-        (("page or job of the grown shop", "ms", "queries"), _growth(report)),
-    ):
-        parts += [marked.table(names, rows)] if rows else []
-    return "\n".join(parts)
+    requests = page(headings, map(list, rows), rounds, report["versions"])
+    others = [marked.table(headings, rows) for headings, rows in _tables(report) if rows]
+    return "\n".join([requests, *others])

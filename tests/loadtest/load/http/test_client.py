@@ -50,6 +50,11 @@ def test_kind_of_each_answer(replies):
     assert heard.ended == heard.replies[-1].received
 
 
+def test_compressed_answer_ends_with_its_last_chunk(replies):
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    assert [answer.kind for answer in replies([chunks, http(404)]).replies] == ["ok", "404"]
+
+
 def test_closed_connection_is_opened_again(replies):
     last = http(200, head=b"Connection: close\r\n")
     assert len(replies([last], [http(200)]).replies) == 2
