@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle, islice, repeat
+from itertools import cycle, repeat
 from typing import Any
 
 from devservers import HOST, Nginx
@@ -21,46 +21,46 @@ from loadtest.load.sale import open_sale, remove_sale
 
 PROCESSES = 2
 CONNECTIONS = 50
-BUYERS = PROCESSES * THREADS
-"""Connections that buy: one for each thread, so that no purchase waits for another's thread."""
-TABS, SIGN_INS = 10_000, 50
+OPEN_TABS, CUSTOMERS = 10_000, 50
 VIEWERS = 50
 """Signed-in buyers whose tabs these are; each polls the address that its own page names."""
+READERS, ZIPPED = "anonymous home", "anonymous home, compressed"
+TABS, SIGN_INS = f"{OPEN_TABS:,} open tabs", f"{CUSTOMERS} sign-ins at once"
 Figures = dict[str, Any]
 
 
-def readers(web: WebServer, nginx: Nginx, seconds: float, *, encoding: str = "identity") -> Figures:
+def readers(web: WebServer, nginx: Nginx, seconds: float, *, encoding: str) -> Figures:
     """Request the home page without a session as fast as possible, with wrk if it is installed."""
     cpu, began = web.cpu(), time.monotonic()
     try:
         wrk = [required("wrk"), "-t1", f"-c{CONNECTIONS}", f"-d{math.ceil(seconds)}s"]
         command = [*wrk, "-H", f"Accept-Encoding: {encoding}", nginx.url]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        (rate,) = re.findall(r"Requests/sec: +([\d.]+)", told)
-        answers = re.findall(r"Non-2xx.*|Socket errors.*", told)
+        rate = float(re.findall(r"Requests/sec: +([\d.]+)", told)[0])
+        wrong = re.findall(r"Non-2xx.*|Socket errors.*", told)
     except ServerMissing:
-        page = repeat(get("/", encoding=encoding))
-        heard = send_requests(nginx.port, page, connections=CONNECTIONS, seconds=seconds)
-        rate = len(heard.replies) / (heard.ended - heard.began)
-        answers = _wrong(heard)
+        rate, wrong = _rate(nginx, repeat(get("/", encoding=encoding)), seconds)
     cores = (web.cpu() - cpu) / (time.monotonic() - began)
-    return {"per_second": float(rate), "cores": cores, "wrong": answers}
+    return {"per_second": rate, "cores": cores, "wrong": wrong}
+
+
+def _rate(nginx: Nginx, messages: Iterator[bytes], seconds: float) -> tuple[float, list[str]]:
+    """Send messages on all connections; return the replies a second, and the kinds of refusals."""
+    heard = send_requests(nginx.port, messages, connections=CONNECTIONS, seconds=seconds)
+    kinds = {reply.kind for reply in heard.replies}
+    return len(heard.replies) / (heard.ended - heard.began), sorted(kinds - {"ok"})
 
 
 def tabs(web: WebServer, nginx: Nginx, world: World, seconds: float) -> Figures:
-    """Poll as TABS open tabs of a sale do; return the cores that these polls need."""
+    """Poll as OPEN_TABS tabs of a sale do; return the cores that these polls need."""
     page = world.sale.get_absolute_url()
-    offered = TABS / interval(nginx.port, page)
-    viewers = list(islice(world.buyers, VIEWERS))
+    offered = OPEN_TABS / interval(nginx.port, page)
+    viewers = world.take(VIEWERS)
     polls = [get(poll_of(fetch(nginx.port, page, one))[0], one) for one in viewers]
-    cpu = web.cpu()
-    heard = send_requests(
-        nginx.port, _paced(polls, offered), connections=CONNECTIONS, seconds=seconds
-    )
-    served = len(heard.replies)
-    cores = (web.cpu() - cpu) / served * offered
-    per_second = served / (heard.ended - heard.began)
-    return {"offered": offered, "per_second": per_second, "cores": cores, "wrong": _wrong(heard)}
+    cpu, began = web.cpu(), time.monotonic()
+    served, wrong = _rate(nginx, _paced(polls, offered), seconds)
+    cores = (web.cpu() - cpu) / (time.monotonic() - began) * offered / served
+    return {"offered": offered, "per_second": served, "cores": cores, "wrong": wrong}
 
 
 def _paced(messages: Sequence[bytes], per_second: float) -> Iterator[bytes]:
@@ -75,14 +75,13 @@ def _paced(messages: Sequence[bytes], per_second: float) -> Iterator[bytes]:
 def sign_ins(
     web: WebServer, nginx: Nginx, world: World, buyers: Sequence[Buyer], seconds: float
 ) -> Figures:
-    """Let SIGN_INS customers sign in at once while others buy; compare with purchases alone.
+    """Let CUSTOMERS sign in at once while others buy; compare with purchases alone.
 
     Each customer has an address of its own. Only the purchases under way meanwhile count.
     """
     alone = _rush(web, buyers, seconds)
-    window: list[float] = []
-    statuses: list[bytes] = []
-    forms = [sign_in_form(one) for one in islice(world.buyers, SIGN_INS)]
+    forms = [sign_in_form(one) for one in world.take(CUSTOMERS)]
+    window, statuses = list[float](), list[bytes]()
 
     def sign_in(number: int) -> bytes:
         where, address = (HOST, nginx.port), (f"127.0.1.{number + 1}", 0)
@@ -93,42 +92,38 @@ def sign_ins(
     def crowd() -> None:
         time.sleep(seconds / 10)  # until the purchases are under way
         window.append(time.monotonic())
-        with ThreadPoolExecutor(SIGN_INS) as pool:
-            statuses.extend(pool.map(sign_in, range(SIGN_INS)))
+        with ThreadPoolExecutor(CUSTOMERS) as pool:
+            statuses.extend(pool.map(sign_in, range(CUSTOMERS)))
         window.append(time.monotonic())
 
     rush = _rush(web, buyers, seconds, during=crowd)
-    began, ended = window[0], min(window[1], rush.ended)
-    meanwhile = [one for one in rush.replies if began <= one.received and one.sent <= ended]
-    p99 = [
-        percentiles([one.received - one.sent for one in part if one.kind == "ok"])["p99_ms"]
-        for part in (alone.replies, meanwhile)
-    ]
+    usual = _purchases(alone, alone.began, alone.ended)
+    meanwhile = _purchases(rush, window[0], min(window[1], rush.ended))
     return {
         "refused": sum(status != b"302" for status in statuses),
         "seconds": window[1] - window[0],
-        "alone_per_second": len(alone.replies) / (alone.ended - alone.began),
-        "per_second": len(meanwhile) / (ended - began),
-        "alone_p99_ms": p99[0],
-        "p99_ms": p99[1],
-        "p99_ratio": p99[1] / p99[0],
+        **{f"alone_{name}": figure for name, figure in usual.items()},
+        **meanwhile,
+        "p99_ratio": meanwhile["p99_ms"] / usual["p99_ms"],
         "wrong": [],
     }
 
 
 def _rush(
-    web: WebServer,
-    buyers: Sequence[Buyer],
-    seconds: float,
-    during: Callable[[], object] = lambda: None,
+    web: WebServer, buyers: Sequence[Buyer], seconds: float, during: Callable[[], object] = dict
 ) -> Replies:
-    """Sell to the buyers through Python for `seconds`, one unit each, in a sale of its own."""
+    """Sell a unit to each buyer in a sale of its own; each connection has a thread for itself."""
     sale = open_sale("rush", len(buyers))
     forms = requests(buyers, f"{sale.get_absolute_url()}buy/", sale)
-    heard, _cpu = run_load(web, forms, connections_open=BUYERS, seconds=seconds, during=during)
+    heard, _cpu = run_load(
+        web, forms, connections_open=PROCESSES * THREADS, seconds=seconds, during=during
+    )
     remove_sale(sale)
     return heard
 
 
-def _wrong(heard: Replies) -> list[str]:
-    return sorted({reply.kind for reply in heard.replies} - {"ok"})
+def _purchases(heard: Replies, began: float, ended: float) -> dict[str, float]:
+    """Return the rate and the waits of the purchases that were under way between two times."""
+    replies = [one for one in heard.replies if began <= one.received and one.sent <= ended]
+    bought = [one.received - one.sent for one in replies if one.kind == "ok"]
+    return {"per_second": len(bought) / (ended - began), **percentiles(bought)}

@@ -3,10 +3,11 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
-from itertools import cycle, islice, repeat
+from itertools import count, cycle, repeat
 from statistics import mean
 from urllib.parse import urlencode
 
@@ -19,7 +20,6 @@ from devservers import HOST
 from loadtest.load.http.buyers import Buyer, sign_in, signed_in
 from loadtest.load.http.client import Connection
 from loadtest.load.sale import open_sale, remove_sale
-from loadtest.scenarios.course import COURSE
 from shop.management.commands.seed import SUPERUSER
 from shop.models import Sale, User
 from waiting_room.models import Room
@@ -46,12 +46,9 @@ def get(path: str, buyer: Buyer | None = None, *, encoding: str = "gzip") -> byt
 
 def fetch(port: int, path: str, buyer: Buyer | None = None) -> str:
     """Return the body of a page."""
-    connection = Connection((HOST, port), 0.0)
-    with connection.socket:
-        connection.send(get(path, buyer, encoding="identity"))
-        while connection.receive() is None:
-            pass
-    return connection.body.decode()
+    with closing(Connection((HOST, port), 0.0)) as connection:
+        connection.exchange(get(path, buyer, encoding="identity"))
+        return connection.body.decode()
 
 
 def poll_of(page: str) -> tuple[str, float]:
@@ -93,18 +90,23 @@ def upcoming(slug: str, opens_in: timedelta) -> Sale:
 
 
 class World:
-    """The shop of the demo with three more sales, one of them open, and `count` buyers."""
+    """The shop of the demo with three more sales, one of which is open."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
         call_command("seed", stdout=sys.stderr)
         self.sale, self.before = open_sale("journey", UNITS), upcoming("before", LATER)
         self.room = Room.objects.create(sale=upcoming("room", LATER), mode=Room.Mode.LOTTERY)
         (self.staff,) = signed_in([User.objects.get(username=SUPERUSER)])
-        people = User.objects.filter(pk__in=[buyer.user.pk for buyer in sign_in(count)])
-        people.update(password=make_password(PASSWORD))
-        self.buyers = iter(signed_in(people))  # their sessions depend on the password
         self.files: list[str] = []
         """The static files that a buyer's first visit loads."""
+        self._groups, self._password = count(1), make_password(PASSWORD)
+
+    def take(self, people: int) -> list[Buyer]:
+        """Create and return that many signed-in buyers."""
+        buyers = sign_in(people, f"group{next(self._groups)}")
+        users = User.objects.filter(pk__in=[buyer.user.pk for buyer in buyers])
+        users.update(password=self._password)
+        return signed_in(users)  # a session depends on the password
 
     def find_files(self, port: int) -> None:
         """Collect the static files of the pages before the purchase."""
@@ -114,15 +116,15 @@ class World:
     def requests(self, port: int, people: int) -> Iterator[tuple[str, Requests]]:
         """Yield each request's name and its messages; a later one needs the answers before it.
 
-        Messages that repeat for ever change nothing. `people` more buyers do the others once.
+        Messages that repeat for ever change nothing. `people` new buyers do the others once.
         """
-        buyers = list(islice(self.buyers, people))
+        buyers = self.take(people)
         yield "/livez", repeat(get("/livez"))
         yield from self._pages(port, None, "")
         yield "sign-in page", repeat(get(reverse("login")))
         yield "static file", cycle([get(file) for file in self.files])
         yield "/learn/", repeat(get(reverse("learn")))
-        yield "/learn/ step", repeat(get(reverse("learn-step", args=[COURSE[0].name])))
+        yield "/learn/ step", repeat(get(reverse("learn-step", args=["race"])))
         yield "sign-in", [sign_in_form(buyer) for buyer in buyers]
         yield from self._pages(port, buyers[0], ", signed in")
         yield from self._waiting(buyers)

@@ -7,7 +7,8 @@ from statistics import median
 from typing import Any
 
 from loadtest.bench import results
-from loadtest.bench.journey.runner import GROWTH, READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED
+from loadtest.bench.journey.crowds import READERS, SIGN_INS, TABS, ZIPPED
+from loadtest.bench.journey.runner import GROWTH, WITH, WITHOUT
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
@@ -69,20 +70,18 @@ def bench(asked: Row, progress: Progress) -> Row:
     """Return the report; loadtest.bench.journey.runner documents the arguments."""
     report: Row = {"settings": asked, "missing": {}, "versions": {}}
     measured: dict[str, list[Row]] = {}
-    grown = [part for part in asked["parts"] if part == "growth"]
-    usual = [part for part in asked["parts"] if part != "growth"]
-    for parts in filter(None, (usual, grown)):  # the grown shop has stores of its own
-        part = asked | SIZES | {"parts": parts}
-        one, rounds = measure("journey", "mariadb", part, progress, ENVIRON)
+    for part in asked["parts"]:  # each on stores of its own
+        arguments = asked | SIZES | {"part": part}
+        one, rounds = measure("journey", "mariadb", arguments, progress, ENVIRON)
         report["missing"] |= one["missing"]
         report["versions"] |= one["versions"]
         measured |= rounds
     (growth,) = measured.pop("growth", None) or [{"rows": []}]
-    report |= {"lines": [_row(*line) for line in measured.items()], "growth": growth["rows"]}
-    return report | {"targets": compare(_limits(report))}
+    report |= {"lines": [summary(*line) for line in measured.items()], "growth": growth["rows"]}
+    return report | {"targets": compare(limits(report))}
 
 
-def _row(line: str, rounds: list[Row]) -> Row:
+def summary(line: str, rounds: list[Row]) -> Row:
     """Return a line with the medians of its rounds."""
     names = [name for name, value in rounds[0].items() if isinstance(value, Real)]
     medians = {name: round(median(one[name] for one in rounds), 4) for name in names}
@@ -92,15 +91,17 @@ def _row(line: str, rounds: list[Row]) -> Row:
     return {"line": line, **medians, "wrong": wrong, "rounds": rounds}
 
 
-def _limits(report: Row) -> Iterator[Limit]:
+def limits(report: Row) -> Iterator[Limit]:
+    """Yield the targets of the parts that are asked for."""
     found: dict[str, dict[str, Any]] = {row["line"]: row for row in report["lines"]}
-    for line, python, nginx in TARGETS if "requests" in report["settings"]["parts"] else ():
+    parts = report["settings"]["parts"]
+    for line, python, nginx in TARGETS if "requests" in parts else ():
         row = found.get(line, {})
         yield f"{line}: x /livez", row.get("x"), "<=", python
         if nginx is not None:
             yield f"{line}: behind nginx, x /livez", row.get("nginx_x"), "<=", nginx
-    for line, name, meaning, sign, limit in CROWDS:
-        if limit is not None and "crowds" in report["settings"]["parts"]:
+    for line, name, meaning, sign, limit in CROWDS if "crowds" in parts else ():
+        if limit is not None:
             yield f"{line}: {meaning}", found.get(line, {}).get(name), sign, limit
     for row in report["growth"]:
         yield f"{row['page']}: ms", row["ms"], "<=", PAGE_MS

@@ -1,11 +1,11 @@
 """Measure what each request costs, in Python and behind nginx, and the sum of a buyer's minutes.
 
-The arguments are {"rounds": N, "parts": [...], "people": N, "seconds": S, "buyers": N,
-"crowd_seconds": S}; the events are the versions, progress, and the rounds of each line.
+The arguments are {"rounds": N, "part": one of report.PARTS, ...} with report.SIZES; the events are
+the versions, progress, and the rounds of each line.
 """
 
 import time
-from itertools import islice
+from contextlib import closing
 from pkgutil import resolve_name
 from typing import Any
 
@@ -37,30 +37,19 @@ VISIT = (
 POLL = "poll of stock before the opening, signed in"
 FILE = "static file"
 WITH, WITHOUT = "five minutes with sign-in", "five minutes without sign-in"
-READERS, ZIPPED = "anonymous home", "anonymous home, compressed"
-TABS, SIGN_INS = f"{crowds.TABS:,} open tabs", f"{crowds.SIGN_INS} sign-ins at once"
 GROWTH = "loadtest.bench.journey.growth"
 COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
 
 
 def main(asked: dict[str, Any]) -> None:
-    """Measure the parts that are asked for."""
+    """Measure the part that is asked for."""
     call_command("migrate", verbosity=0, interactive=False)
     call_command("collectstatic", verbosity=0, interactive=False)
     emit("versions", versions=versions())
-    if "growth" in asked["parts"]:
+    if asked["part"] == "growth":
         emit("round", line="growth", round={"rows": resolve_name(f"{GROWTH}:rows")()})
-        return
-    rounds, people = asked["rounds"], asked["people"]
-    counts = {
-        "requests": 2 * (rounds + 1) * people,
-        "crowds": asked["buyers"] + rounds * (crowds.VIEWERS + crowds.SIGN_INS),
-    }
-    world = World(sum(counts[part] for part in asked["parts"] if part in counts))
-    if "requests" in asked["parts"]:
-        _requests(world, asked)
-    if "crowds" in asked["parts"]:
-        _crowds(world, asked)
+    else:
+        {"requests": _requests, "crowds": _crowds}[asked["part"]](World(), asked)
 
 
 def _requests(world: World, asked: dict[str, Any]) -> None:
@@ -89,15 +78,15 @@ def _requests(world: World, asked: dict[str, Any]) -> None:
 
 def _crowds(world: World, asked: dict[str, Any]) -> None:
     seconds = asked["crowd_seconds"]
-    buyers = list(islice(world.buyers, asked["buyers"]))
+    buyers = world.take(asked["buyers"])
     with WebServer(crowds.PROCESSES) as web, Nginx(web=f"{HOST}:{web.port}") as nginx:
         for number in range(asked["rounds"]):
             emit("progress", system="crowds", step=number + 1, of=asked["rounds"])
             for name, figures in (
-                (READERS, crowds.readers(web, nginx, seconds)),
-                (ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
-                (TABS, crowds.tabs(web, nginx, world, seconds)),
-                (SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
+                (crowds.READERS, crowds.readers(web, nginx, seconds, encoding="identity")),
+                (crowds.ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
+                (crowds.TABS, crowds.tabs(web, nginx, world, seconds)),
+                (crowds.SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
             ):
                 emit("round", line=name, round=figures)
 
@@ -109,29 +98,18 @@ def measure(web: WebServer, port: int, messages: Requests, seconds: float) -> Co
     """
     stores = {"queries": requests_of("mysql"), "redis": requests_of("redis")}
     before = {name: count() for name, count in stores.items()}
-    connection = Connection((HOST, port), 0.0)
     cpu, until = web.cpu(), time.monotonic() + seconds
-    sent, size, answers = 0, 0, set[str]()
-    for message in messages:
-        connection.send(message)
-        while (kind := connection.receive()) is None:
-            pass
-        answers.add(kind)
-        sent, size = sent + 1, size + len(message) + connection.size
-        if connection.closes:
-            connection.socket.close()
-            connection = Connection((HOST, port), 0.0)
-        if time.monotonic() >= until and not isinstance(messages, list):
-            break
+    sent, size, wrong = 0, 0, set[str]()
+    with closing(Connection((HOST, port), 0.0)) as connection:
+        for message in messages:
+            if (kind := connection.exchange(message)) != "ok":
+                wrong.add(kind)
+            sent, size = sent + 1, size + len(message) + connection.size
+            if time.monotonic() >= until and not isinstance(messages, list):
+                break
     cpu = web.cpu() - cpu
-    connection.socket.close()
     used = {name: count().since(before[name]).reads / sent for name, count in stores.items()}
-    return {
-        "ms": 1000 * cpu / sent,
-        **used,
-        "bytes": size / sent,
-        "wrong": sorted(answers - {"ok"}),
-    }
+    return {"ms": 1000 * cpu / sent, **used, "bytes": size / sent, "wrong": sorted(wrong)}
 
 
 def summed(costs: dict[str, Cost], *, polls: int, files: int) -> dict[str, Cost]:

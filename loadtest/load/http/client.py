@@ -114,7 +114,9 @@ def _connect(where: tuple[str, int], patience: float) -> socket.socket:
     deadline = time.monotonic() + patience
     while True:
         try:
-            return socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
+            connected = socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connected
         except OSError:
             if time.monotonic() >= deadline:
                 raise
@@ -125,8 +127,8 @@ class Connection:
     """A connection, the bytes of a reply received so far, the size and the body of the last one."""
 
     def __init__(self, where: tuple[str, int], patience: float) -> None:
+        self._where = where
         self.socket = _connect(where, patience)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.request = self.received = self.body = b""
         self.sent = 0.0
         self.size = 0
@@ -160,3 +162,17 @@ class Connection:
             return "ok"
         error = _ERROR.search(body)
         return sys.intern((error[1] if error else status).decode())
+
+    def exchange(self, request: bytes) -> str:
+        """Send a request, on a new connection if the server closes this one; return the kind."""
+        if self.closes:
+            self.close()
+            self.socket, self.closes = _connect(self._where, 0.0), False
+        self.send(request)
+        while (kind := self.receive()) is None:
+            pass
+        return kind
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()

@@ -30,21 +30,21 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
         assert lines[runner.WITHOUT]["rounds"][0][name] < whole
     assert len(found["targets"]) == 25
     assert all(target["met"] is not None for target in found["targets"])
-    assert lines[runner.TABS]["offered"] >= crowds.TABS / 60
-    assert 0 <= lines[runner.SIGN_INS]["refused"] <= crowds.SIGN_INS
+    assert lines[crowds.TABS]["offered"] >= crowds.OPEN_TABS / 60
+    assert 0 <= lines[crowds.SIGN_INS]["refused"] <= crowds.CUSTOMERS
     written = report.markdown(found)
     assert written.count("|\n") == len(lines) - 4 + len(report.CROWDS) + 4
     assert len(report.remarks(found)) == len(report.CROWDS) + 1
 
 
 def measured(*rounds: dict[str, Any], line: str = "home") -> dict[str, Any]:
-    row = report._row(line, [{"wrong": [], **one} for one in rounds])
+    row = report.summary(line, [{"wrong": [], **one} for one in rounds])
     return {"lines": [row], "growth": [], "missing": {}, "settings": {"parts": ["requests"]}}
 
 
 def test_ratio_is_the_median_of_the_rounds() -> None:
     found = measured(*({"x": x, "nginx_x": 0.01} for x in (9.0, 0.9, 0.8)))
-    values = {name: value for name, value, _sign, _limit in report._limits(found)}
+    values = {name: value for name, value, _sign, _limit in report.limits(found)}
     assert values["home: x /livez"] == 0.9
     assert values["home: behind nginx, x /livez"] == 0.01
     assert values["/learn/: x /livez"] is None
@@ -58,7 +58,7 @@ def test_refused_request_and_missing_server_are_unsound() -> None:
 
 def test_pages_of_the_grown_shop_have_a_target() -> None:
     found = measured({"x": 1.0}) | {"growth": [{"page": "orders", "ms": 2800.0, "queries": 5}]}
-    assert ("orders: ms", 2800.0, "<=", report.PAGE_MS) in list(report._limits(found))
+    assert ("orders: ms", 2800.0, "<=", report.PAGE_MS) in list(report.limits(found))
 
 
 @pytest.mark.parametrize("option", ["--rounds=0", "--people=200", "--seconds=2"])
