@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth.hashers import check_password, make_password
 from django.contrib.auth.models import AbstractUser
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -21,6 +23,32 @@ from inventory.models import Product, Stock
 
 class User(AbstractUser):
     """A customer or a member of staff."""
+
+    # Empty, or of the last rehash: the digest of the new hash, and what Django writes into sessions
+    # for the old one.
+    rehashed = models.CharField(max_length=128, editable=False, default="", db_default="")
+
+    def check_password(self, raw_password: str | None) -> bool:
+        """Return True if it is correct, and rehash it if its hash is of an earlier version.
+
+        Django would save the row, which ends sessions and purchase tokens as a new password does,
+        and could overwrite one that was set meanwhile.
+        """
+
+        def rehash(password: str) -> None:
+            new = make_password(password)
+            rehashed = digest(new) + self.get_session_auth_hash()
+            unchanged = User.objects.filter(pk=self.pk, password=self.password)
+            if unchanged.update(password=new, rehashed=rehashed):
+                self.password, self.rehashed = new, rehashed
+
+        return check_password(raw_password, self.password, rehash)
+
+    def get_session_auth_fallback_hash(self) -> Iterator[str]:
+        """Yield also what sessions from before the last rehash of this password contain."""
+        yield from super().get_session_auth_fallback_hash()
+        if self.rehashed.startswith(digest(self.password)):
+            yield self.rehashed[64:]
 
 
 class TokenRevocation(models.Model):

@@ -271,11 +271,9 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-PASSWORD_HASHERS = ["shop.platform.passwords.LimitedPBKDF2Hasher"]
-WEB_THREADS = env.int("WEB_THREADS", default=8)
-"""Threads of one process of the web server; all but two may be busy with passwords."""
-MAX_HASHES = env.int("MAX_HASHES", default=2)
-"""Passwords that one process hashes at a time; further ones wait for a second, then get 503."""
+PASSWORD_HASHERS = [f"shop.platform.passwords.Limited{name}Hasher" for name in ("Argon2", "PBKDF2")]
+MAX_HASHES = env.int("MAX_HASHES", default=1)
+"""Passwords that one process hashes at a time; see `shop.platform.passwords`."""
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "home"

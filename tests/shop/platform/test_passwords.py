@@ -1,18 +1,25 @@
-"""Password hashes are limited per process: sign-ins leave threads to purchases and probes."""
+"""Passwords: a limited number of threads hashes or waits, and old hashes are replaced."""
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-from django.contrib.auth.hashers import PBKDF2PasswordHasher, make_password
+from django.contrib.auth.hashers import (
+    Argon2PasswordHasher,
+    PBKDF2PasswordHasher,
+    check_password,
+    make_password,
+)
 from django.http import HttpResponse
 from django.test import Client
+from django.utils.crypto import get_random_string
 
 from devservers.faults.waiting import until
 from shop.errors import Overloaded
-from shop.models import User
+from shop.models import TokenRevocation, User
 from shop.platform import passwords
 
 PASSWORD = "a-red-kettle-9"  # noqa: S105
@@ -33,46 +40,76 @@ class SlowHashes:
         self.end.wait(30)
         with self._guard:
             self.running -= 1
-        return "pbkdf2_sha256$1$salt$hash"
+        return "argon2$hash"
 
 
 @pytest.fixture
 def hashes() -> Iterator[SlowHashes]:
     slow = SlowHashes()
-    with patch.object(PBKDF2PasswordHasher, "encode", lambda *arguments: slow.encode(*arguments)):
+    with patch.object(Argon2PasswordHasher, "encode", lambda *arguments: slow.encode(*arguments)):
         yield slow
         slow.end.set()
 
 
-def test_few_hashes_run_at_a_time_and_few_threads_wait(hashes, settings, monkeypatch) -> None:
-    settings.MAX_HASHES, settings.WEB_THREADS = 2, 6  # two hash, two wait, two threads stay free
-    monkeypatch.setattr(passwords, "WAIT", 30.0)
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """A clock that stands still; 2 hash at a time, 2 may wait, and one more per second."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    for name, value in {"time": clock, "BURST": 2, "PER_SECOND": 1}.items():
+        monkeypatch.setattr(passwords, name, value)
+    passwords._limiter.cache_clear()
+    return clock
+
+
+def test_few_hashes_run_at_a_time_and_few_threads_wait(hashes, clock, settings) -> None:
+    settings.MAX_HASHES = 2
     with ThreadPoolExecutor(8) as threads:
         results = [threads.submit(make_password, PASSWORD) for _ in range(8)]
         until(lambda: sum(result.done() for result in results) == 4, "the refusals")
         until(lambda: hashes.running == 2, "the hashes")
         refused = [result.exception() for result in results if result.done()]
+        clock.now += 1
+        later = [threads.submit(make_password, PASSWORD) for _ in range(2)]
+        until(lambda: sum(result.done() for result in later) == 1, "one refusal")
         hashes.end.set()
+    assert sum(result.exception() is None for result in later) == 1, "one more may wait"
     assert all(isinstance(error, Overloaded) and error.retry_after for error in refused)
     assert hashes.most == 2
     assert sum(result.exception() is None for result in results) == 4, "the waiters hash, too"
-    assert make_password(PASSWORD), "all slots are free again"
 
 
-def test_wait_for_a_hash_is_bounded(hashes, settings, monkeypatch) -> None:
-    settings.MAX_HASHES, settings.WEB_THREADS = 1, 8
-    monkeypatch.setattr(passwords, "WAIT", 0.05)
-    with ThreadPoolExecutor(1) as other:
-        other.submit(make_password, PASSWORD)
-        until(lambda: hashes.running == 1, "the other's hash")
-        with pytest.raises(Overloaded):
-            make_password(PASSWORD)
-        hashes.end.set()
+def test_hashes_one_after_the_other_are_never_refused(clock) -> None:
+    """A script that creates accounts waits for nobody."""
+    hashed = [make_password(PASSWORD) for _ in range(4)]
+    assert all(check_password(PASSWORD, each) for each in hashed)
 
 
-def test_process_with_one_thread_can_hash(settings) -> None:
-    settings.WEB_THREADS = 1
-    assert make_password(PASSWORD)
+@pytest.mark.django_db
+def test_sign_in_with_an_old_hash_ends_neither_sessions_nor_tokens() -> None:
+    old = PBKDF2PasswordHasher().encode(PASSWORD, get_random_string(22), 1)
+    li = User.objects.create(username="li", password=old)
+    phone, laptop = Client(), Client()
+    phone.force_login(li)
+    form = {"username": "li", "password": PASSWORD}
+    assert laptop.post("/accounts/sign-in/", form).status_code == 302
+    li.refresh_from_db()
+    assert li.password.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
+    assert not TokenRevocation.objects.filter(subject__startswith="customer:").exists()
+    for client in (phone, laptop, phone):
+        assert client.get("/accounts/profile/").status_code == 200
+    li.set_password("another-kettle-7")
+    li.save()
+    for client in (phone, laptop):
+        assert client.get("/accounts/profile/").status_code == 302, "a new password ends both"
+
+
+@pytest.mark.django_db
+def test_rehash_does_not_restore_a_password_that_was_changed_meanwhile() -> None:
+    old = PBKDF2PasswordHasher().encode(PASSWORD, get_random_string(22), 1)
+    li = User.objects.create(username="li", password=old)
+    User.objects.filter(pk=li.pk).update(password="")
+    assert li.check_password(PASSWORD)
+    assert User.objects.get(pk=li.pk).password == ""
 
 
 def posts(li: User, amy: User) -> dict[str, tuple[Client, dict[str, str]]]:
@@ -97,12 +134,12 @@ def test_every_page_that_hashes_responds_503_and_may_be_sent_again(settings, mon
     li = User.objects.create_user("li", password=PASSWORD)
     amy = User.objects.create_superuser("amy")
 
-    def overloaded(kind: str, number: int, *, wait: float) -> None:
+    def overloaded(at_a_time: int) -> None:
         raise Overloaded(retry_after=2)
 
     for path, (client, form) in posts(li, amy).items():
         with monkeypatch.context() as patched:
-            patched.setattr(passwords, "_slot", overloaded)
+            patched.setattr(passwords, "_limiter", overloaded)
             for _ in range(3):
                 page: HttpResponse = client.post(path, form)
                 assert (page.status_code, page["Retry-After"]) == (503, "2"), path

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.http import HttpResponse
 from django.test import Client
 
@@ -28,13 +28,13 @@ def amy() -> User:
 def hashes() -> Iterator[list[str]]:
     """One entry for each slow hash."""
     made: list[str] = []
-    real = PBKDF2PasswordHasher.encode
 
-    def encode(self, password, salt, iterations=None):
-        made.append(salt)
-        return real(self, password, salt, iterations)
+    def noting(name: str):
+        real = getattr(Argon2PasswordHasher, name)
+        return lambda *arguments: made.append(name) or real(*arguments)
 
-    with patch.multiple(PBKDF2PasswordHasher, encode=encode, iterations=1):
+    names = {name: noting(name) for name in ("encode", "verify")}
+    with patch.multiple(Argon2PasswordHasher, **names):
         yield made
 
 
