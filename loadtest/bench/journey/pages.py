@@ -29,7 +29,9 @@ WATCHED = 300.0
 LATER = timedelta(hours=1)
 UNITS = 1_000_000
 PASSWORD = "a password of the benchmark"  # noqa: S105
-_POLL = re.compile(r'hx-get="([^"]+)" hx-trigger="(?:load delay:(\d+)ms|every (\d+)s)')
+_POLL = re.compile(r'data-poll="(\d+)" hx-get="([^"]+)"')
+JITTER = 0.9
+"""Mean part of the pause that the server asks for, after which static/js/shop.js polls."""
 _FILE = re.compile(r'(?:src|href)="(/static/[^"]+)"')
 
 Requests = Iterable[bytes]
@@ -56,8 +58,8 @@ def poll_of(page: str) -> tuple[str, float]:
     found = _POLL.search(page)
     if found is None:
         raise ValueError(f"no poll in {page!r:.200}")
-    path, delay, every = found.groups()
-    return unescape(path), int(delay) / 1000 if delay else float(every)
+    pause, path = found.groups()
+    return unescape(path), JITTER * int(pause) / 1000
 
 
 def interval(port: int, page: str, *, samples: int = 20) -> float:

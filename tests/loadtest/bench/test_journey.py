@@ -68,7 +68,7 @@ def test_bad_options_are_refused(option: str) -> None:
 
 
 def test_page_that_polls_nothing_is_an_error() -> None:
-    page = '<p hx-get="/live/?layout=a&amp;b=c" hx-trigger="every 5s, visible">'
-    assert pages.poll_of(page) == ("/live/?layout=a&b=c", 5.0)
+    page = '<p data-poll="5000" hx-get="/live/?layout=a&amp;b=c">'
+    assert pages.poll_of(page) == ("/live/?layout=a&b=c", 4.5)
     with pytest.raises(ValueError, match="no poll"):
         pages.poll_of("<p>")
