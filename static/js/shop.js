@@ -120,8 +120,8 @@ document.documentElement.classList.add("script");
     }, ms * (0.8 + 0.2 * Math.random()));
   };
   for (const one of document.querySelectorAll("[id][data-poll]")) if (one.dataset.poll) pollLater(one.id, one.dataset.poll);
-  document.addEventListener("htmx:afterRequest", ({ detail }) => {
-    if (detail.elt.dataset.poll) pollLater(detail.elt.id, detail.xhr.getResponseHeader("X-Poll") ?? 10000);
+  document.addEventListener("htmx:afterRequest", ({ detail: { target, xhr } }) => {
+    if (target.dataset.poll) pollLater(target.id, xhr.getResponseHeader("X-Poll") ?? 10000);
   });
 
   // A poll pauses while the tab is hidden. While a purchase is on its way, no poll may replace the page,

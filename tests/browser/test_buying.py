@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Route, expect
 
+from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import policy
 from shop.administration.audit import audit_all
@@ -289,22 +290,42 @@ def test_cards_follow_stock_and_phase_without_a_reload(people):
     assert min(polls) < 6000, "states only"
 
 
-def test_poll_is_small_slow_and_pauses_in_a_hidden_tab(people):
+@pytest.mark.parametrize(
+    ("path", "poll"), [("/", "/live/"), ("/sales/teapot/", "/sales/teapot/stock/")]
+)
+def test_page_polls_each_second_and_pauses_in_a_hidden_tab(people, path, poll):
     page = people()
-    page.clock.install()
-    page.goto("/")
+    page.clock.install(time=0)
+    page.goto(path)
     polls = []
-    page.on("request", lambda request: "/live/" in request.url and polls.append(request.url))
-    with page.expect_response("**/live/**"):
-        page.clock.run_for(6_000)
-    assert len(polls) == 1
+    page.on("request", lambda request: poll in request.url and polls.append(request.url))
+    page.clock.pause_at(100)
+    for _ in range(3):  # the first one has replaced the part that polls
+        with page.expect_response(f"**{poll}**"):
+            page.clock.run_for(1_001)
+        part = page.locator(".htmx-request")
+        until(lambda: page.clock.run_for(50) or not part.count(), "the swap")  # noqa: B023
+    seen = len(polls)
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     page.clock.run_for(60_000)
-    assert len(polls) == 1
+    assert len(polls) == seen
     page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
-    with page.expect_response("**/live/**"):
+    with page.expect_response(f"**{poll}**"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    assert len(polls) == 2
+    assert len(polls) == seen + 1
+
+
+def test_page_polls_at_the_opening(people):
+    opens_in("camera", 3600)
+    page = people()
+    page.clock.install()
+    page.goto("/sales/camera/")
+    polls = []
+    page.on("request", lambda request: "/stock/" in request.url and polls.append(request.url))
+    page.clock.run_for(40_000)
+    assert polls == []
+    with page.expect_response("**/stock/**"):
+        page.clock.run_for(20_000)
 
 
 def test_hero_starts_the_demo_without_an_account(people):
