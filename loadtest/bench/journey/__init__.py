@@ -1,1 +1,1 @@
-"""The cost of a buyer: every request of the shop, and what its crowds do to its processes."""
+"""What each page costs: a buyer's five minutes, and the pages of staff in a shop that has grown."""

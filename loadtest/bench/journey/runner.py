@@ -47,7 +47,8 @@ def main(asked: dict[str, Any]) -> None:
     call_command("collectstatic", verbosity=0, interactive=False)
     emit("versions", versions=versions())
     if asked["part"] == "growth":
-        emit("round", line="growth", round={"rows": resolve_name(f"{GROWTH}:rows")()})
+        growth = resolve_name(GROWTH)
+        emit("round", line="growth", round={"rows": growth.rows(), "expiring": growth.EXPIRING})
     else:
         {"requests": _requests, "crowds": _crowds}[asked["part"]](World(), asked)
 

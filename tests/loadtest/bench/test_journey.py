@@ -39,7 +39,8 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
 
 def measured(*rounds: dict[str, Any], line: str = "home") -> dict[str, Any]:
     row = report.summary(line, [{"wrong": [], **one} for one in rounds])
-    return {"lines": [row], "growth": [], "missing": {}, "settings": {"parts": ["requests"]}}
+    asked = {"parts": ["requests"]}
+    return {"lines": [row], "growth": {"rows": []}, "missing": {}, "settings": asked}
 
 
 def test_ratio_is_the_median_of_the_rounds() -> None:
@@ -56,9 +57,22 @@ def test_refused_request_and_missing_server_are_unsound() -> None:
     assert not report.is_sound(measured({"x": 1.0}) | {"missing": {"redis": "not installed"}})
 
 
-def test_pages_of_the_grown_shop_have_a_target() -> None:
-    found = measured({"x": 1.0}) | {"growth": [{"page": "orders", "ms": 2800.0, "queries": 5}]}
-    assert ("orders: ms", 2800.0, "<=", report.PAGE_MS) in list(report.limits(found))
+def test_grown_shop_has_targets_for_its_pages_its_audit_and_its_expiry() -> None:
+    rows = [
+        {"what": what, "name": name, "ms": ms, "queries": 5}
+        for what, name, ms in (
+            ("page", "/admin/shop/order/", 2800.0),
+            ("page", "/ops/", 12.0),
+            ("job", "shop.tasks.expire_unpaid_orders", 500.0),
+            ("service", "audit of the big sale", 90.0),
+        )
+    ]
+    found = measured({"x": 1.0}) | {"growth": {"rows": rows, "expiring": 1000}}
+    values = [value for name, value, _sign, _limit in report.limits(found) if "grown" in name]
+    assert values == [2800.0, 90.0, 2000.0]
+    assert report.is_sound(found)
+    rows[0]["status"] = 503
+    assert not report.is_sound(found)
 
 
 @pytest.mark.parametrize("option", ["--rounds=0", "--people=200", "--seconds=2"])
