@@ -103,8 +103,9 @@ def measure(web: WebServer, port: int, messages: Requests, seconds: float) -> Co
     sent, size, wrong = 0, 0, set[str]()
     with closing(Connection((HOST, port), 0.0)) as connection:
         for message in messages:
-            if (kind := connection.exchange(message)) != "ok":
-                wrong.add(kind)
+            kind = connection.exchange(message)
+            if kind != "ok" or (message.startswith(b"GET") and connection.status != b"200"):
+                wrong.add(f"{kind} ({connection.status.decode()})")
             sent, size = sent + 1, size + len(message) + connection.size
             if time.monotonic() >= until and not isinstance(messages, list):
                 break

@@ -124,12 +124,12 @@ def _connect(where: tuple[str, int], patience: float) -> socket.socket:
 
 
 class Connection:
-    """A connection, the bytes of a reply received so far, the size and the body of the last one."""
+    """A connection, the bytes of a reply received so far, and what the last reply was."""
 
     def __init__(self, where: tuple[str, int], patience: float) -> None:
         self._where = where
         self.socket = _connect(where, patience)
-        self.request = self.received = self.body = b""
+        self.request = self.received = self.status = self.body = b""
         self.sent = 0.0
         self.size = 0
         self.closes = False
@@ -157,11 +157,11 @@ class Connection:
             return None
         self.size, self.received, self.body = len(self.received), b"", body
         self.closes = _CLOSES.search(head) is not None
-        status = head[9:12]
-        if status < b"400":
+        self.status = head[9:12]
+        if self.status < b"400":
             return "ok"
         error = _ERROR.search(body)
-        return sys.intern((error[1] if error else status).decode())
+        return sys.intern((error[1] if error else self.status).decode())
 
     def exchange(self, request: bytes) -> str:
         """Send a request, on a new connection if the server closes this one; return the kind."""
