@@ -34,6 +34,7 @@ def readers(web: WebServer, nginx: Nginx, seconds: float, *, encoding: str) -> F
     cpu, began = web.cpu(), time.monotonic()
     try:
         wrk = [required("wrk"), "-t1", f"-c{CONNECTIONS}", f"-d{math.ceil(seconds)}s"]
+        wrk += ["--timeout", f"{RESPONSE_TIMEOUT:g}s"]
         command = [*wrk, "-H", f"Accept-Encoding: {encoding}", nginx.url]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rate = float(re.findall(r"Requests/sec: +([\d.]+)", told)[0])
