@@ -1,9 +1,11 @@
 """Admin pages: products can be edited; stock and its ledger are read-only."""
 
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
 
 from inventory.models import Product, Stock, StockMovement
-from locking.admin import ReadOnlyAdmin
+from locking.admin import LargeTable, ReadOnlyAdmin
 
 
 @admin.register(Product)
@@ -12,6 +14,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     list_display = ("name", "name_zh", "price", "is_listed")
     list_editable = ("is_listed",)
+    list_per_page = 25
     list_filter = ("is_listed",)
     search_fields = ("name", "name_zh", "slug")
     prepopulated_fields = {"slug": ("name",)}
@@ -27,7 +30,7 @@ class StockAdmin(ReadOnlyAdmin):
 
 
 @admin.register(StockMovement)
-class StockMovementAdmin(ReadOnlyAdmin):
+class StockMovementAdmin(LargeTable, ReadOnlyAdmin):
     """The ledger of all stock movements."""
 
     list_display = (
@@ -41,7 +44,8 @@ class StockMovementAdmin(ReadOnlyAdmin):
         "fence_epoch",
         "fence_token",
     )
-    list_filter = ("reason", "created_at", "stock__product")
-    list_select_related = ("stock__product",)
     search_fields = ("order_number",)
-    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[StockMovement]:
+        """Read the products of the rows that are shown."""
+        return super().get_queryset(request).prefetch_related("stock__product")

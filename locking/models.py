@@ -197,7 +197,10 @@ class JobRun(models.Model):
         verbose_name = _("job run")
         verbose_name_plural = _("job runs")
         ordering = ["-scheduled_for", "task"]
-        indexes = [models.Index(fields=["state", "lease_until"], name="job_runs_to_resend")]
+        indexes = [
+            models.Index(fields=["state", "lease_until"], name="job_runs_to_resend"),
+            models.Index(fields=["task", "scheduled_for"], name="job_runs_of_a_task"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.task} @ {self.scheduled_for:%Y-%m-%d %H:%M:%S}"
@@ -213,7 +216,7 @@ class IdempotencyKey(models.Model):
 
     digest = models.CharField(_("digest"), max_length=64, primary_key=True)
     """Digest of user and key, because collations treat some different keys as equal."""
-    user = models.CharField(_("user"), max_length=64)
+    user = models.CharField(_("user"), max_length=64, db_index=True)
     fingerprint = models.CharField(_("fingerprint"), max_length=64)
     """Digest of the request."""
     status = models.PositiveSmallIntegerField(_("status"))

@@ -1,7 +1,7 @@
 """Admin pages: the lock policy with its switch and history, held locks, responses, job runs."""
 
 from locking.admin import held_locks  # noqa: F401 - it registers its page
-from locking.admin.base import ReadOnlyAdmin, confirm
+from locking.admin.base import LargeTable, ReadOnlyAdmin, confirm
 from locking.admin.policy import SwitchForm
 
-__all__ = ["ReadOnlyAdmin", "SwitchForm", "confirm"]
+__all__ = ["LargeTable", "ReadOnlyAdmin", "SwitchForm", "confirm"]

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
-from locking.admin.base import ReadOnlyAdmin, confirm
+from locking.admin.base import LargeTable, ReadOnlyAdmin, confirm
 from locking.backends.base import PROPERTIES
 from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
@@ -202,13 +202,13 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
 
 
 @admin.register(IdempotencyKey)
-class IdempotencyKeyAdmin(ReadOnlyAdmin):
+class IdempotencyKeyAdmin(LargeTable, ReadOnlyAdmin):
     """The stored responses of idempotent requests."""
 
     list_display = ("digest", "user", "status", "created_at")
-    list_filter = ("status", "created_at")
-    search_fields = ("user", "digest")
-    show_full_result_count = False
+    list_filter = ("created_at",)
+    search_fields = ("digest", "user")
+    ordering = ("-created_at", "-pk")
     fields = (*list_display, "fingerprint", "headers", "text")
     readonly_fields = ("text",)
 
@@ -219,7 +219,7 @@ class IdempotencyKeyAdmin(ReadOnlyAdmin):
 
 
 @admin.register(JobRun)
-class JobRunAdmin(ReadOnlyAdmin):
+class JobRunAdmin(LargeTable, ReadOnlyAdmin):
     """The runs of jobs; a scheduled task deletes old ones."""
 
     list_display = (
@@ -235,8 +235,8 @@ class JobRunAdmin(ReadOnlyAdmin):
         "detail",
     )
     list_filter = ("state", "scheduled_for", "task")
-    search_fields = ("task", "arguments", "host", "detail")
-    show_full_result_count = False
+    search_fields = ("task",)
+    ordering = ("-scheduled_for", "-pk")
 
     @admin.display(description=_("duration"))
     def took(self, run: JobRun) -> str:

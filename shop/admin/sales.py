@@ -151,6 +151,9 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         "fulfilment",
     )
     list_select_related = ("product", "stock")
+    list_per_page = list_max_show_all = 25
+    ordering = ("-opens_at", "-pk")
+    show_facets = admin.ShowFacets.NEVER
     search_fields = ("slug", "product__name", "product__name_zh")
     form = SaleForm
     action_form = StockForm

@@ -32,12 +32,12 @@ class LimitedArgon2Hasher(hashers.Argon2PasswordHasher):
 
     def encode(self, *arguments: Any) -> str:
         """Return the hash with its parameters, or raise Overloaded."""
-        with _limiter(settings.MAX_HASHES).turn():
+        with limiter(settings.MAX_HASHES).turn():
             return super().encode(*arguments)
 
     def verify(self, *arguments: Any) -> bool:
         """Return True if the password is correct, or raise Overloaded; it does not encode."""
-        with _limiter(settings.MAX_HASHES).turn():
+        with limiter(settings.MAX_HASHES).turn():
             return super().verify(*arguments)
 
 
@@ -46,7 +46,7 @@ class LimitedPBKDF2Hasher(hashers.PBKDF2PasswordHasher):
 
     def encode(self, *arguments: Any) -> str:
         """Return the hash with its parameters, or raise Overloaded."""
-        with _limiter(settings.MAX_HASHES).turn():
+        with limiter(settings.MAX_HASHES).turn():
             return super().encode(*arguments)
 
 
@@ -84,8 +84,9 @@ class _Limiter:
 
 
 @cache
-def _limiter(at_a_time: int) -> _Limiter:
+def limiter(at_a_time: int) -> _Limiter:
+    """Return the limiter of this process."""
     return _Limiter(at_a_time)
 
 
-after_fork_in_child(_limiter.cache_clear)
+after_fork_in_child(limiter.cache_clear)

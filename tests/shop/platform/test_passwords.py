@@ -57,7 +57,7 @@ def clock(monkeypatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     for name, value in {"time": clock, "BURST": 2, "PER_SECOND": 1}.items():
         monkeypatch.setattr(passwords, name, value)
-    passwords._limiter.cache_clear()
+    passwords.limiter.cache_clear()
     return clock
 
 
@@ -139,7 +139,7 @@ def test_every_page_that_hashes_responds_503_and_may_be_sent_again(settings, mon
 
     for path, (client, form) in posts(li, amy).items():
         with monkeypatch.context() as patched:
-            patched.setattr(passwords, "_limiter", overloaded)
+            patched.setattr(passwords, "limiter", overloaded)
             for _ in range(3):
                 page: HttpResponse = client.post(path, form)
                 assert (page.status_code, page["Retry-After"]) == (503, "2"), path

@@ -1,0 +1,80 @@
+"""The admin's lists of large tables: their searches, their counts and their number of queries."""
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from locking.admin import base
+from locking.models import JobRun
+from shop.models import Order, User
+from shop.purchase.place_order import place_order
+from shop.sales.purchase_request import PurchaseRequest
+from tests.shop.making import a_customer, a_sale, fresh, signed_in
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+LISTS = ("shop/order", "shop/user", "shop/payment", "inventory/stockmovement", "locking/jobrun")
+
+
+@pytest.fixture
+def staff() -> Client:
+    return signed_in(User.objects.create_superuser("amy", email="amy@example.com"))
+
+
+@pytest.fixture
+def orders() -> list[Order]:
+    sale = a_sale()
+    for number in range(3):
+        customer = User.objects.create(username=f"wang{number}")
+        wanted = PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
+        place_order(wanted)
+    return list(Order.objects.order_by("-pk"))
+
+
+def listed(staff: Client, path: str, **query: str) -> list[object]:
+    return list(staff.get(f"/admin/{path}/", query).context["cl"].result_list)
+
+
+def test_search_finds_whole_values_first_and_then_beginnings(staff, orders) -> None:
+    newest = orders[0]
+    User.objects.create(username="wang")
+    for text, found in {
+        newest.number: [newest],
+        newest.number[:8]: [newest],
+        newest.sale.slug: orders,
+        "wang2": [newest],
+        f" {newest.number} ": [newest],
+        "wang": orders,  # that customer has no order
+        "ang2": [],
+        "": orders,
+    }.items():
+        assert listed(staff, "shop/order", q=text) == found, text
+    assert [user.username for user in listed(staff, "shop/user", q="wang")] == ["wang"]
+    assert listed(staff, "shop/rejectedreservation", q="no number") == []
+
+
+def test_list_counts_and_pages_through_a_limited_number_of_rows(staff, orders, monkeypatch) -> None:
+    monkeypatch.setattr(base, "COUNTED", 2)
+    page = staff.get("/admin/shop/order/")
+    assert "2+ orders" in page.text
+    assert str(page.context["cl"].result_count) == "2+"
+    monkeypatch.setattr(base, "COUNTED", 3)
+    assert str(staff.get("/admin/shop/order/").context["cl"].result_count) == "3"
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_list_takes_few_queries_and_sorts_by_an_index(path: str, staff, orders) -> None:
+    for number in range(20):
+        a_customer()
+        JobRun.objects.create(
+            digest=str(number),
+            task="t",
+            scheduled_for="2026-01-01T00:00Z",
+            lease_until="2026-01-01T00:00Z",
+            sent_at="2026-01-01T00:00Z",
+        )
+    with CaptureQueriesContext(connection) as queries:
+        assert listed(staff, path) or path == "shop/payment"
+    assert len(queries) <= 8
+    joins = [query["sql"] for query in queries if "JOIN" in query["sql"]]
+    assert not [sql for sql in joins if "auth_group" not in sql], "a join sorts the whole table"
