@@ -126,6 +126,7 @@ class Sale(models.Model):
         ordering = ["opens_at", "pk"]
         verbose_name = _("sale")
         verbose_name_plural = _("sales")
+        indexes = [models.Index(fields=["is_listed", "closes_at"], name="sales_by_end")]
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(closes_at__gt=models.F("opens_at")),

@@ -12,6 +12,7 @@ from shop.orders import service as orders
 from shop.payments import service as payments
 from shop.purchase import tokens
 from shop.reservations.reconciliation import reconcile_all
+from shop.sales import quotas
 
 
 def _scheduled(service: Callable[[], object], *, seconds: int = 60) -> Any:
@@ -24,6 +25,7 @@ def _scheduled(service: Callable[[], object], *, seconds: int = 60) -> Any:
 expire_unpaid_orders = _scheduled(orders.expire_unpaid_orders)
 audit_stock = _scheduled(alerts.audit_stock, seconds=120)
 time_out_payments = _scheduled(payments.time_out_payments)
+prune_quotas = _scheduled(quotas.prune_quotas)
 
 
 @_scheduled

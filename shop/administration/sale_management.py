@@ -14,6 +14,7 @@ from shop.catalogue.page_cache import invalidate
 from shop.models import Order, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import reconcile_all
+from shop.sales import quotas
 from shop.sales.stock_lock import returning_stock
 
 FIXED = {"price": timedelta(minutes=1), "opens_at": timedelta()}
@@ -46,10 +47,12 @@ def fixed_fields(*, sale: Sale) -> set[str]:
 
     Call it in the transaction that changes them: the sale cannot open in between.
     """
-    opens_at = Sale.objects.select_for_update().values_list("opens_at", flat=True).get(pk=sale.pk)
+    rows = Sale.objects.select_for_update().values_list("opens_at", "closes_at")
+    opens_at, closes_at = rows.get(pk=sale.pk)
     has_orders = Order.objects.filter(sale=sale).exists()
     now = timezone.now()
-    return {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
+    fixed = {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
+    return fixed | ({"closes_at"} if closes_at <= now - quotas.KEPT_FOR else set())
 
 
 def open_now(*, sale: Sale) -> bool:

@@ -40,6 +40,8 @@ STOCKED_TTL = 60.0
 """The initial stock is a sum over the ledger, which only staff changes."""
 
 NAMESPACES = ("sale", "stocked", "home", "products", "product")
+CURRENT = 24
+"""Live sales on the home page, those that end first, and as many upcoming ones."""
 PAST = 6
 """Past sales on the home page."""
 PAGE = 12
@@ -91,7 +93,10 @@ def get_cached_home() -> dict[str, list[Sale]]:
 
 def _read_home() -> list[Sale]:
     now = timezone.now()
-    return [*map(with_left, current_sales(now=now)), *past_sales(now=now)[:PAST]]
+    current = current_sales(now=now)
+    live = current.filter(opens_at__lte=now).order_by("closes_at", "pk")[:CURRENT]
+    upcoming = current.filter(opens_at__gt=now)[:CURRENT]
+    return [*map(with_left, [*live, *upcoming]), *past_sales(now=now)[:PAST]]
 
 
 def get_cached_product(*, slug: str) -> Product:

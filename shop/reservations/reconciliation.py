@@ -163,7 +163,7 @@ def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:
         number: Decision(quantity, reason)
         for number, quantity, reason in others.values_list("number", "quantity", "reason")
     }
-    for number, quantity, status in orders.values_list("number", "quantity", "status"):
+    for number, quantity, status in orders.order_by().values_list("number", "quantity", "status"):
         decided[number] = Decision(quantity, "won" if status in Order.LIVE else "returned")
     return decided
 

@@ -256,6 +256,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
     },
     "prune-job-runs": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0},
+    "prune-quotas": {"task": "shop.tasks.prune_quotas", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
 }
 

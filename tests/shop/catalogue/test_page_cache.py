@@ -155,6 +155,18 @@ def test_cached_sales_move_between_phases():
     assert lists == {"live": [opens], "upcoming": [], "past": [closes]}
 
 
+def test_home_reads_only_the_sales_that_it_shows(monkeypatch, django_assert_num_queries):
+    """However many there are: the live ones that end first, the next and the latest."""
+    monkeypatch.setattr(page_cache, "CURRENT", 2)
+    monkeypatch.setattr(page_cache, "PAST", 1)
+    live = [a_sale(lasts=3600 - 60 * number) for number in range(4)]
+    upcoming = [a_sale(opens_in=600 + number) for number in range(4)]
+    past = [a_sale(opens_in=-3600 + number, lasts=60) for number in range(4)]
+    with django_assert_num_queries(3):
+        home = page_cache.get_cached_home()
+    assert home == {"live": live[:1:-1], "upcoming": upcoming[:2], "past": past[-1:]}
+
+
 def test_stale_pages_are_served_without_the_database():
     sale = a_sale()
     page = f"/sales/{sale.slug}/stock/"
