@@ -137,15 +137,12 @@ def seen(url: str, **headers: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", PAGES + POLLS)
-def test_shared_page_reaches_python_twice_a_second_and_without_cookies(
-    proxy: str, path: str
-) -> None:
-    started = time.monotonic()
+def test_shared_page_reaches_python_seldom_and_without_cookies(proxy: str, path: str) -> None:
+    """Twice a second, and more often if Python takes longer than a page may wait for it."""
     with ThreadPoolExecutor(8) as pool:
         cookie = "csrftoken=c; device=d; django_language=zh-hans"
         all_seen = list(pool.map(lambda _: seen(proxy + path, Cookie=cookie), range(200)))
-    halves = 2 * (time.monotonic() - started) + 2
-    assert len({one["served"] for one in all_seen}) <= halves
+    assert len({one["served"] for one in all_seen}) < 50
     for one in all_seen:
         assert "cookie" not in one
         assert one["accept-language"] == "zh-hans"
@@ -163,7 +160,7 @@ def test_customer_gets_pages_of_their_own(proxy: str, path: str) -> None:
 @pytest.mark.parametrize("path", POLLS)
 def test_all_share_polls(proxy: str, path: str) -> None:
     def is_shared() -> bool:  # unless half a second ends in between
-        return seen(proxy + path, **OWN)["served"] == seen(proxy + path)["served"]
+        return bool(seen(proxy + path, **OWN)["served"] == seen(proxy + path)["served"])
 
     until(is_shared, "the same response")
     assert "cookie" not in seen(proxy + path, **OWN)
@@ -217,21 +214,31 @@ def test_each_response_has_the_name_of_its_request(proxy: str) -> None:
     assert len({name() for _ in range(5)}) == 5
 
 
-def test_sign_ins_are_limited_per_address(proxy: str) -> None:
-    """Beyond what an office does at once; other forms and pages are not."""
+def post(url: str) -> int:
+    request = urllib.request.Request(url, data=b"", method="POST")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
-    def post(path: str) -> int:
-        request = urllib.request.Request(proxy + path, data=b"", method="POST")  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
-                return int(response.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
 
-    with ThreadPoolExecutor(8) as pool:
-        statuses = Counter(pool.map(post, ["accounts/sign-in/"] * 400))
-        assert set(pool.map(post, ["sales/cup/buy/"] * 20)) == {200}
-    assert statuses.keys() == {200, 429}
-    assert statuses[200] >= 300
+def test_burst_of_sign_ins_waits(proxy: str) -> None:
+    """And no other form does; the control is the same number of purchases."""
+    seconds = []
+    for path in ("sales/cup/buy/", "accounts/sign-in/"):
+        began = time.monotonic()
+        with ThreadPoolExecutor(30) as pool:
+            assert set(pool.map(post, [proxy + path] * 30)) == {200}
+        seconds.append(time.monotonic() - began)
+    assert seconds[1] > 29 / 20
+    assert seconds[0] < seconds[1]
     assert get(f"{proxy}accounts/sign-in/")[0] == 200
+
+
+def test_too_many_sign_ins_are_refused(proxy: str) -> None:
+    with ThreadPoolExecutor(250) as pool:
+        statuses = Counter(pool.map(post, [f"{proxy}admin/login/"] * 250))
+    assert statuses.keys() == {200, 429}
+    assert statuses[200] >= 200

@@ -1,10 +1,12 @@
-"""The password hashers, limited so that sign-ins leave threads and CPU to purchases and probes."""
+"""The password hashers, limited so that sign-ins leave threads and CPU to purchases and probes.
 
-import time
+nginx lets bursts of sign-ins wait (deploy/nginx.conf): here, each that waits occupies a thread.
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore
 from typing import Any
 
 from django.conf import settings
@@ -14,12 +16,11 @@ from django.utils.translation import gettext as _
 from locking.fork import after_fork_in_child
 from shop.errors import Overloaded
 
-BURST = 60
-"""Threads of one process that may wait for a hash after a pause, one after the other; together they
-take 1.5 s."""
-PER_SECOND = 20
-"""Further threads per second that may wait."""
+WAIT = 1.0
+"""Seconds for which a thread waits until it may hash."""
 RETRY_AFTER = 2
+FREE_THREADS = 2
+"""Threads of a process that neither hash a password nor wait for it."""
 
 
 class LimitedArgon2Hasher(hashers.Argon2PasswordHasher):
@@ -31,13 +32,13 @@ class LimitedArgon2Hasher(hashers.Argon2PasswordHasher):
     time_cost, memory_cost, parallelism = 2, 19 * 1024, 1
 
     def encode(self, *arguments: Any) -> str:
-        """Return the hash with its parameters, or raise Overloaded."""
-        with limiter(settings.MAX_HASHES).turn():
+        """Return the hash with its parameters, or raise Overloaded after at most WAIT seconds."""
+        with _turn():
             return super().encode(*arguments)
 
     def verify(self, *arguments: Any) -> bool:
         """Return True if the password is correct, or raise Overloaded; it does not encode."""
-        with limiter(settings.MAX_HASHES).turn():
+        with _turn():
             return super().verify(*arguments)
 
 
@@ -45,48 +46,33 @@ class LimitedPBKDF2Hasher(hashers.PBKDF2PasswordHasher):
     """Verifies the hashes of earlier versions; a sign-in replaces them. `verify` encodes."""
 
     def encode(self, *arguments: Any) -> str:
-        """Return the hash with its parameters, or raise Overloaded."""
-        with limiter(settings.MAX_HASHES).turn():
+        """Return the hash with its parameters, or raise Overloaded after at most WAIT seconds."""
+        with _turn():
             return super().encode(*arguments)
 
 
-class _Limiter:
-    """The hashes of one process: few at a time, and a limited number of threads waits for them.
+@contextmanager
+def _turn() -> Iterator[None]:
+    threads = max(1, settings.WEB_THREADS - FREE_THREADS)
+    with _slot("thread", threads, wait=0), _slot("hash", settings.MAX_HASHES, wait=WAIT):
+        yield
 
-    A burst of sign-ins is served. While more arrive than can be hashed, most are refused at once,
-    because each that waited would occupy a thread.
-    """
 
-    def __init__(self, at_a_time: int) -> None:
-        self._slots = BoundedSemaphore(at_a_time)
-        self._guard = Lock()
-        self._booked_until = 0.0  # monotonic; each wait books 1 / PER_SECOND
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for a turn, or raise Overloaded at once."""
-        if not self._slots.acquire(blocking=False):
-            self._book()
-            self._slots.acquire()
-        try:
-            yield
-        finally:
-            self._slots.release()
-
-    def _book(self) -> None:
-        now = time.monotonic()
-        with self._guard:
-            booked = max(self._booked_until, now) + 1 / PER_SECOND
-            if booked > now + BURST / PER_SECOND:
-                advice = _("Many customers are signing in right now. Please try again in a moment.")
-                raise Overloaded(advice, retry_after=RETRY_AFTER)
-            self._booked_until = booked
+@contextmanager
+def _slot(kind: str, number: int, *, wait: float) -> Iterator[None]:
+    slots = _slots(kind, number)
+    if not slots.acquire(timeout=wait):
+        advice = _("Many customers are signing in right now. Please try again in a moment.")
+        raise Overloaded(advice, retry_after=RETRY_AFTER)
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 @cache
-def limiter(at_a_time: int) -> _Limiter:
-    """Return the limiter of this process."""
-    return _Limiter(at_a_time)
+def _slots(kind: str, number: int) -> BoundedSemaphore:
+    return BoundedSemaphore(number)
 
 
-after_fork_in_child(limiter.cache_clear)
+after_fork_in_child(_slots.cache_clear)

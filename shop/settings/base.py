@@ -273,8 +273,10 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 PASSWORD_HASHERS = [f"shop.platform.passwords.Limited{name}Hasher" for name in ("Argon2", "PBKDF2")]
+WEB_THREADS = env.int("WEB_THREADS", default=8)
+"""Threads of one process of the web server; all but two may be busy with passwords."""
 MAX_HASHES = env.int("MAX_HASHES", default=1)
-"""Passwords that one process hashes at a time; see `shop.platform.passwords`."""
+"""Passwords that one process hashes at a time; further ones wait for a second, then get 503."""
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "home"

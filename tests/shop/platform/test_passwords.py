@@ -3,14 +3,12 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 from django.contrib.auth.hashers import (
     Argon2PasswordHasher,
     PBKDF2PasswordHasher,
-    check_password,
     make_password,
 )
 from django.http import HttpResponse
@@ -51,37 +49,35 @@ def hashes() -> Iterator[SlowHashes]:
         slow.end.set()
 
 
-@pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """A clock that stands still; 2 hash at a time, 2 may wait, and one more per second."""
-    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
-    for name, value in {"time": clock, "BURST": 2, "PER_SECOND": 1}.items():
-        monkeypatch.setattr(passwords, name, value)
-    passwords.limiter.cache_clear()
-    return clock
-
-
-def test_few_hashes_run_at_a_time_and_few_threads_wait(hashes, clock, settings) -> None:
-    settings.MAX_HASHES = 2
+def test_few_hashes_run_at_a_time_and_few_threads_wait(hashes, settings, monkeypatch) -> None:
+    settings.MAX_HASHES, settings.WEB_THREADS = 2, 6  # two hash, two wait, two threads stay free
+    monkeypatch.setattr(passwords, "WAIT", 30.0)
     with ThreadPoolExecutor(8) as threads:
         results = [threads.submit(make_password, PASSWORD) for _ in range(8)]
         until(lambda: sum(result.done() for result in results) == 4, "the refusals")
         until(lambda: hashes.running == 2, "the hashes")
         refused = [result.exception() for result in results if result.done()]
-        clock.now += 1
-        later = [threads.submit(make_password, PASSWORD) for _ in range(2)]
-        until(lambda: sum(result.done() for result in later) == 1, "one refusal")
         hashes.end.set()
-    assert sum(result.exception() is None for result in later) == 1, "one more may wait"
     assert all(isinstance(error, Overloaded) and error.retry_after for error in refused)
     assert hashes.most == 2
     assert sum(result.exception() is None for result in results) == 4, "the waiters hash, too"
+    assert make_password(PASSWORD), "all slots are free again"
 
 
-def test_hashes_one_after_the_other_are_never_refused(clock) -> None:
-    """A script that creates accounts waits for nobody."""
-    hashed = [make_password(PASSWORD) for _ in range(4)]
-    assert all(check_password(PASSWORD, each) for each in hashed)
+def test_wait_for_a_hash_is_bounded(hashes, settings, monkeypatch) -> None:
+    settings.MAX_HASHES, settings.WEB_THREADS = 1, 8
+    monkeypatch.setattr(passwords, "WAIT", 0.05)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(make_password, PASSWORD)
+        until(lambda: hashes.running == 1, "the other's hash")
+        with pytest.raises(Overloaded):
+            make_password(PASSWORD)
+        hashes.end.set()
+
+
+def test_process_with_one_thread_can_hash(settings) -> None:
+    settings.WEB_THREADS = 1
+    assert make_password(PASSWORD)
 
 
 @pytest.mark.django_db
@@ -134,12 +130,12 @@ def test_every_page_that_hashes_responds_503_and_may_be_sent_again(settings, mon
     li = User.objects.create_user("li", password=PASSWORD)
     amy = User.objects.create_superuser("amy")
 
-    def overloaded(at_a_time: int) -> None:
+    def overloaded(kind: str, number: int, *, wait: float) -> None:
         raise Overloaded(retry_after=2)
 
     for path, (client, form) in posts(li, amy).items():
         with monkeypatch.context() as patched:
-            patched.setattr(passwords, "limiter", overloaded)
+            patched.setattr(passwords, "_slot", overloaded)
             for _ in range(3):
                 page: HttpResponse = client.post(path, form)
                 assert (page.status_code, page["Retry-After"]) == (503, "2"), path
