@@ -12,6 +12,7 @@ from typing import Any
 
 from devservers import HOST, Nginx
 from devservers.programs import ServerMissing, required
+from loadtest.bench.journey import CUSTOMERS, OPEN_TABS
 from loadtest.bench.journey.pages import World, fetch, get, interval, poll_of, sign_in_form
 from loadtest.bench.purchase.measure import percentiles, run_load
 from loadtest.bench.purchase.web import THREADS, WebServer
@@ -21,11 +22,8 @@ from loadtest.load.sale import open_sale, remove_sale
 
 PROCESSES = 2
 CONNECTIONS = 50
-OPEN_TABS, CUSTOMERS = 10_000, 50
 VIEWERS = 50
 """Signed-in buyers whose tabs these are; each polls the address that its own page names."""
-READERS, ZIPPED = "anonymous home", "anonymous home, compressed"
-TABS, SIGN_INS = f"{OPEN_TABS:,} open tabs", f"{CUSTOMERS} sign-ins at once"
 Figures = dict[str, Any]
 
 

@@ -1,20 +1,18 @@
 """The report of `manage.py lab bench journey`: its tables and its targets."""
 
 from collections.abc import Collection, Iterator, Sequence
-from importlib.util import find_spec
 from numbers import Real
 from statistics import median
 from typing import Any
 
 from loadtest.bench import results
-from loadtest.bench.journey.crowds import READERS, SIGN_INS, TABS, ZIPPED
-from loadtest.bench.journey.runner import GROWTH, WITH, WITHOUT
+from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
 from locking.management.console import Rows
 
-PARTS = ("requests", "crowds", *(("growth",) if find_spec(GROWTH) else ()))
+PARTS = ("requests", "crowds", "growth")
 SIZES = {"people": 8, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}
 """Buyers in each pass, seconds for which a request that changes nothing is repeated, buyers of a
 sale during the sign-ins, and seconds for which a crowd is there."""

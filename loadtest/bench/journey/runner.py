@@ -6,14 +6,13 @@ the versions, progress, and the rounds of each line.
 
 import time
 from contextlib import closing
-from pkgutil import resolve_name
 from typing import Any
 
 from django.core.management import call_command
 
 from devservers import HOST, Nginx
 from devservers.faults.worker import emit
-from loadtest.bench.journey import crowds
+from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED, crowds, growth
 from loadtest.bench.journey.pages import Requests, World, polls_before_opening
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import requests_of
@@ -36,8 +35,6 @@ VISIT = (
 )
 POLL = "poll of stock before the opening, signed in"
 FILE = "static file"
-WITH, WITHOUT = "five minutes with sign-in", "five minutes without sign-in"
-GROWTH = "loadtest.bench.journey.growth"
 BEHIND = 3
 """How much longer nginx is asked: it may pass one request a second on."""
 COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
@@ -49,7 +46,6 @@ def main(asked: dict[str, Any]) -> None:
     call_command("collectstatic", verbosity=0, interactive=False)
     emit("versions", versions=versions())
     if asked["part"] == "growth":
-        growth = resolve_name(GROWTH)
         emit("round", line="growth", round={"rows": growth.rows(), "expiring": growth.EXPIRING})
     else:
         {"requests": _requests, "crowds": _crowds}[asked["part"]](World(), asked)
@@ -86,10 +82,10 @@ def _crowds(world: World, asked: dict[str, Any]) -> None:
         for number in range(asked["rounds"]):
             emit("progress", system="crowds", step=number + 1, of=asked["rounds"])
             for name, figures in (
-                (crowds.READERS, crowds.readers(web, nginx, seconds, encoding="identity")),
-                (crowds.ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
-                (crowds.TABS, crowds.tabs(web, nginx, world, seconds)),
-                (crowds.SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
+                (READERS, crowds.readers(web, nginx, seconds, encoding="identity")),
+                (ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
+                (TABS, crowds.tabs(web, nginx, world, seconds)),
+                (SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
             ):
                 emit("round", line=name, round=figures)
 

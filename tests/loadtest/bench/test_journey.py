@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 
-from loadtest.bench.journey import crowds, pages, report, runner
+from loadtest.bench import journey
+from loadtest.bench.journey import pages, report, runner
 from tests.loadtest.lab import lab
 
 SMALL = {"people": 1, "seconds": 0.0, "buyers": 60, "crowd_seconds": 0.5}
@@ -30,8 +31,8 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
         assert lines[runner.WITHOUT]["rounds"][0][name] < whole
     assert len(found["targets"]) == 25
     assert all(target["met"] is not None for target in found["targets"])
-    assert lines[crowds.TABS]["offered"] >= crowds.OPEN_TABS / 60
-    assert 0 <= lines[crowds.SIGN_INS]["refused"] <= crowds.CUSTOMERS
+    assert lines[journey.TABS]["offered"] >= journey.OPEN_TABS / 60
+    assert 0 <= lines[journey.SIGN_INS]["refused"] <= journey.CUSTOMERS
     written = report.markdown(found)
     assert written.count("|\n") == len(lines) - 4 + len(report.CROWDS) + 4
     assert len(report.remarks(found)) == len(report.CROWDS) + 1
