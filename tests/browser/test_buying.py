@@ -322,10 +322,10 @@ def test_page_polls_at_the_opening(people):
     page.goto("/sales/camera/")
     polls = []
     page.on("request", lambda request: "/stock/" in request.url and polls.append(request.url))
-    page.clock.run_for(40_000)
+    page.clock.run_for(30_000)
     assert polls == []
     with page.expect_response("**/stock/**"):
-        page.clock.run_for(20_000)
+        page.clock.run_for(30_000)
 
 
 def test_hero_starts_the_demo_without_an_account(people):
