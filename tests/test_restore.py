@@ -177,7 +177,7 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
 
 
 def test_rows_are_fenced_off_before_the_switch_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A10: between the two, a holder of the lost time could still write."""
+    """Between the two, a holder of the lost time could still write."""
     put_in_force("redis")
     sale, epochs = a_sale(), []
     activate = policy.switch

@@ -185,7 +185,7 @@ class ShopCommands:
         """Buy one unit, with `think` seconds between read and write.
 
         While the shop is overloaded, retry for `patience` seconds. `renew=False` takes the lease
-        from the watchdog; `early` releases the lock before the commit (F8).
+        from the watchdog; `early` releases the lock before the commit.
         """
         assert self.recorder is not None
         policy.invalidate()

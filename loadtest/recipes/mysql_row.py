@@ -1,4 +1,4 @@
-"""The textbook lock in a table (L3): INSERT a row with a unique name, DELETE it. For the lab only.
+"""The textbook lock in a table: INSERT a row with a unique name, DELETE it. For the lab only.
 
 It has three flaws: a caller cannot wait (the INSERT fails at once), the holder cannot enter again,
 and a holder that crashes keeps the lock forever, because rows do not expire.

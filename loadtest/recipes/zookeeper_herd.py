@@ -1,4 +1,4 @@
-"""One ephemeral node in ZooKeeper that all waiters watch (REQUIREMENTS L11). For the lab only.
+"""One ephemeral node in ZooKeeper that all waiters watch. For the lab only.
 
 It is correct, but each release wakes every waiter: all of them try to create the node, one succeeds
 and the others watch it again. N waiters cause N events and N writes per release, and the fastest

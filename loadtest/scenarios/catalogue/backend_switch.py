@@ -1,4 +1,4 @@
-"""F9: the backend is switched while a sale runs, by force and with a drain."""
+"""The backend is switched while a sale runs, by force and with a drain."""
 
 import time
 from collections.abc import Iterable

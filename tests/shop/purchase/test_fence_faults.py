@@ -216,7 +216,7 @@ def test_row_5_redis_restarts_empty(buyers: list[LateBuyer]) -> None:
 
 @pytest.mark.faults(row=6, backend="redlock", xf=True)
 def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
-    """F4: two are down, three grant, and one of these restarts empty when the two return."""
+    """Two are down, three grant, and one of these restarts empty when the two return."""
     servers = [Redis() for _ in range(5)]
     with served_by(buyers, "redlock", *servers):
         for server in servers[3:]:
@@ -235,7 +235,7 @@ def test_row_6_redlock_masters_restart_empty(buyers: list[LateBuyer]) -> None:
 def test_row_7_clocks_of_three_redlock_masters_jump(
     buyers: list[LateBuyer], tmp_path: Path
 ) -> None:
-    """F5: nothing in Redis prevents it; the token on the stock row does."""
+    """Nothing in Redis prevents it; the token on the stock row does."""
     clock = Clock(tmp_path)
     servers = [Redis() for _ in range(5)]
     for server in servers[:3]:

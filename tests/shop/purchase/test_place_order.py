@@ -230,7 +230,7 @@ def test_refused_fence_raises_the_token_floor(strategy, guard, monkeypatch) -> N
 
 
 def test_lower_tokens_raise_the_epoch(guard) -> None:
-    """A10: a new ensemble counts from one. Every write was refused until staff switched."""
+    """A new ensemble counts from one. Every write was refused until staff switched."""
     sale = a_sale()
     Stock.objects.update(fence_epoch=1, fence_token=1000)
     buy(sale)

@@ -112,7 +112,7 @@ def buy_until_told(*, sale: int) -> dict[str, Any]:
 
 
 def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """Release the lock before the commit (F8)."""
+    """Release the lock before the commit."""
     row = fresh(Sale(pk=sale))
     guard = lock(lock_name(sale), timeout=5)
     guard.acquire()

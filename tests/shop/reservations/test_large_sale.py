@@ -71,7 +71,7 @@ def slow_commands(
 
 
 def test_no_command_takes_half_as_long_as_the_whole_hash(large_sale) -> None:
-    """C4: 100,000 customers with orders, and a backlog of 20,000 reservations."""
+    """100,000 customers with orders, and a backlog of 20,000 reservations."""
     sale = large_sale
     load(sale=sale)
 

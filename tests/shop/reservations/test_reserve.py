@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
 def test_replay_and_page_survive_a_rotated_secret_key(redis, settings) -> None:
-    """C6: also once the order is written and the sale has left Redis."""
+    """Also once the order is written and the sale has left Redis."""
     sale, customer = a_queued_sale(stock=2), a_customer()
     first = ask(sale, customer)
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
@@ -45,7 +45,7 @@ def test_replay_and_page_survive_a_rotated_secret_key(redis, settings) -> None:
 
 
 def test_form_that_was_overtaken_gets_a_returned_unit(li, shop, monkeypatch) -> None:
-    """F9: the form arrives again before its first request reaches Redis, which then gets a unit."""
+    """The form arrives again before its first request reaches Redis, which then gets a unit."""
     sale, reserve = a_queued_sale(stock=1), store.reserve
     ask(sale)
     answers = []
