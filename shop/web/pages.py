@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from shop.catalogue.page_cache import (
+    CURRENT,
     SaleSnapshot,
     get_cached_home,
     get_cached_product,
@@ -68,7 +69,8 @@ def _home_context() -> dict[str, Any]:
     slugs = "|".join(",".join(sale.slug for sale in sales) for sales in groups.values())
     poll_ms = min((_poll_ms(sale) for sale in groups["live"] + groups["upcoming"]), default=60_000)
     layout = f"{crc32(slugs.encode()):x}"
-    return {**groups, "layout": layout, "now": timezone.now(), "poll_ms": poll_ms}
+    now = timezone.now()
+    return {**groups, "full": CURRENT, "layout": layout, "now": now, "poll_ms": poll_ms}
 
 
 def _poll_ms(sale: Sale) -> int:

@@ -13,7 +13,7 @@ from loadtest.charts.terminal import page
 from locking.management.console import Rows
 
 PARTS = ("requests", "crowds", "growth")
-SIZES = {"people": 8, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}
+SIZES = {"people": 24, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}
 """Buyers in each pass, seconds for which a request that changes nothing is repeated, buyers of a
 sale during the sign-ins, and seconds for which a crowd is there."""
 ENVIRON = {

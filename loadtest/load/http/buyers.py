@@ -19,7 +19,6 @@ from devservers import HOST
 from shop.models import Sale, User
 from shop.purchase import tokens
 
-BACKEND = "django.contrib.auth.backends.ModelBackend"
 SESSION_AGE = timedelta(days=1)
 BATCH = 2000
 """Rows per statement."""
@@ -98,7 +97,7 @@ def signed_in(users: Iterable[User]) -> list[Buyer]:
     ends = timezone.now() + SESSION_AGE
     buyers, sessions = [], []
     for user in users:
-        data = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: BACKEND}
+        data = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: settings.AUTHENTICATION_BACKENDS[0]}
         data[HASH_SESSION_KEY] = user.get_session_auth_hash()
         key = get_random_string(32)
         cookies = f"{settings.SESSION_COOKIE_NAME}={key}; {secret}"

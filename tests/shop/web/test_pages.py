@@ -17,6 +17,7 @@ from locking import LockUnavailable, locks
 from shop.administration.audit import audit_sale
 from shop.catalogue import page_cache
 from shop.models import Order, Sale, User
+from shop.web import pages
 from tests.shop.making import a_sale, buy, fresh, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -121,6 +122,21 @@ def test_purchase_and_payment_as_json(shop):
 
 
 # --- home, catalogue, accounts ----------------------------------------------------------------
+
+
+def test_home_links_the_sales_that_it_leaves_out(client, monkeypatch):
+    def links() -> list[str]:
+        return re.findall(r"[?]show=(\w+)", client.get("/").text)
+
+    for module in (page_cache, pages):
+        monkeypatch.setattr(module, "CURRENT", 2)
+    a_sale()
+    assert links() == []
+    a_sale()
+    assert links() == ["live"]
+    for _ in range(3):
+        a_sale(opens_in=600)
+    assert links() == ["live", "soon"]
 
 
 def test_home_poll_replaces_only_what_changed(client):
