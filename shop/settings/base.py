@@ -263,7 +263,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- People, pages, languages ------------------------------------------------------------------
 
 AUTH_USER_MODEL = "shop.User"
-AUTHENTICATION_BACKENDS = ["shop.platform.accounts.Backend"]
+AUTHENTICATION_BACKENDS = ["shop.web.authentication.Backend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
