@@ -20,8 +20,8 @@ from locking.conf import (
     modes,
     policy_settings,
 )
+from locking.names import is_number
 from locking.policy.active import database_alias, policy_rows
-from locking.types import is_number
 
 
 @register()

@@ -9,7 +9,8 @@ LOCKS = {
         "OPTIONS": {},     # specific to the backend
     },
 }
-LOCK_POLICY = {"BACKEND": "redis"}    # the first policy; see `Mode` for the keys MODES and MODE
+LOCK_POLICY = {"BACKEND": "redis"}    # the first policy; see `Mode` for the keys MODES and MODE.
+                                      # Without it, `lock()` always uses the first entry of LOCKS.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from django.utils.translation import gettext
 
 from locking.backends.base import Backend
 from locking.exceptions import unknown
-from locking.types import MAX_TTL, is_number
+from locking.names import MAX_TTL, is_number
 
 KEYS = {"BACKEND", "LOCATION", "TTL", "TIMEOUT", "OPTIONS"}
 POLICY_KEYS = {"BACKEND", "MODE", "MODES"}
@@ -58,6 +59,11 @@ def lock_settings() -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(found, Mapping) or not found:
         raise ImproperlyConfigured(f"LOCKS is {found!r:.60}: give a dict of alias to settings.")
     return found
+
+
+def has_policy() -> bool:
+    """Return whether the project has a policy, which chooses the backend of `lock()`."""
+    return hasattr(settings, "LOCK_POLICY")
 
 
 def policy_settings() -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The backends of `settings.LOCKS`: one per alias and process, created on first use."""
+"""The stores of `settings.LOCKS`: one per alias and process, created on first use."""
 
 from __future__ import annotations
 
@@ -14,69 +14,73 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_finished, request_started, setting_changed
 from django.dispatch import receiver
 
-import locking.lease  # noqa: F401 - gives the backends their lock class
-from locking.backends.base import Backend
+from locking.caller import current_caller
 from locking.conf import backend_class, check_entry, lock_settings
 from locking.exceptions import LockError, LockMisuse, unknown
 from locking.fork import RenewedLock
-from locking.types import current_caller
+from locking.lease.lease import State
+from locking.lease.store import LockStore
 
 
 class LockHandler:
-    """A mapping of aliases to backends, like django.core.cache.caches."""
+    """A mapping of aliases to the locks of a backend, like django.core.cache.caches."""
 
     def __init__(self) -> None:
-        self._backends: dict[str, Backend] = {}
+        self._stores: dict[str, LockStore] = {}
         self._guard = RenewedLock()
 
-    def __getitem__(self, alias: str) -> Backend:
-        backend = self._backends.get(alias)
-        if backend is not None:
-            return backend
+    def __getitem__(self, alias: str) -> LockStore:
+        store = self._stores.get(alias)
+        if store is not None:
+            return store
         with self._guard:
             if alias not in lock_settings():
                 raise LockMisuse(unknown("lock backend", alias, self))
-            if alias not in self._backends:
-                self._backends[alias] = create(alias, lock_settings()[alias])
-            return self._backends[alias]
+            if alias not in self._stores:
+                self._stores[alias] = create(alias, lock_settings()[alias])
+            return self._stores[alias]
 
     def __iter__(self) -> Iterator[str]:
         return iter(lock_settings())
 
-    def opened(self) -> list[Backend]:
-        """Return the backends that this process has used."""
-        return list(self._backends.values())
+    def opened(self) -> list[LockStore]:
+        """Return the stores that this process has used."""
+        return list(self._stores.values())
 
     def close(self) -> None:
-        """Close all clients of this process; a backend that is used again opens new ones."""
+        """Close all clients of this process; a store that is used again opens new ones."""
         with self._guard:
-            backends, self._backends = self._backends, {}
-        for backend in backends.values():
-            backend.close()
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
 
     def release_left_behind(self, since: float) -> None:
-        """Release what the caller acquired since that monotonic time and still holds."""
+        """Release what the caller acquired since that monotonic time and still holds.
+
+        Not what waits for the end of a transaction.
+        """
         caller = current_caller()
-        for backend in self.opened():
-            for lease in list(backend.held.values()):
-                if lease.claim.caller != caller or lease.granted_at < since:
+        for store in self.opened():
+            for lease in list(store.held.values()):
+                is_left = lease.claim.caller == caller and lease.granted_at >= since
+                if not is_left or lease.waits_for_commit:
                     continue
-                if not lease.handed_over:
+                if lease.state is not State.HANDED_OVER:
                     lease.log(logging.WARNING, "lock released: a request or task left it behind")
                 lease.count = 1
                 with suppress(LockError):
                     lease.release()
 
 
-def create(alias: str, conf: Mapping[str, Any]) -> Backend:
-    """Return a new backend for one entry of LOCKS; raise ImproperlyConfigured if it is wrong.
+def create(alias: str, conf: Mapping[str, Any]) -> LockStore:
+    """Return a new store for one entry of LOCKS; raise ImproperlyConfigured if it is wrong.
 
     A WSGI server does not run the system checks, so the entry is checked here too.
     """
     if mistakes := check_entry(alias, conf):
         raise ImproperlyConfigured(" ".join(mistake.msg for mistake in mistakes))
     given = {key.lower(): value for key, value in conf.items() if key != "BACKEND"}
-    return backend_class(conf)(alias, **given)
+    return LockStore(backend_class(conf)(alias, **given))
 
 
 locks = LockHandler()

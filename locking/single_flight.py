@@ -39,9 +39,9 @@ from locking import metrics
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import Lock
+from locking.names import BUILD_PREFIX, ReservedName, check_name, is_number
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
-from locking.types import BUILD_PREFIX, ReservedName, check_name, is_number
 
 logger = logging.getLogger("locking")
 

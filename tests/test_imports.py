@@ -16,7 +16,8 @@ TOOLS = ("devservers", "tools", "deploy")
 LAYERS = {
     "locking": """
         exceptions fork failpoints models
-        types refresh
+        names caller threads refresh
+        claims
         metrics
         backends
         lease
@@ -24,7 +25,6 @@ LAYERS = {
         handler
         policy
         single_flight idempotency
-        pruning
         jobs
         checks
         admin apps management

@@ -30,7 +30,7 @@ from loadtest.bench.locks.properties import (  # noqa: E402
     outcome,
 )
 from loadtest.charts import marked  # noqa: E402
-from locking.backends.base import PROPERTIES  # noqa: E402
+from locking.claims import PROPERTIES  # noqa: E402
 
 
 def summary(language: str) -> str:

@@ -24,7 +24,7 @@ from loadtest.game.levels import LEVELS, STOPS
 from loadtest.history.recorder import Event, history
 from loadtest.scenarios.testbed import SharedResources, Testbed
 from locking import locks
-from locking.backends.base import Held
+from locking.claims import Held
 from shop.administration.audit import audit_sale
 
 TTL = 1.5

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from loadtest.history.recorder import Dump, Event
-from locking.backends.base import Capabilities
+from locking.claims import Capabilities
 from shop.models import digest
 
 SECOND = 1_000_000_000

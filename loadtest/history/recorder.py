@@ -42,10 +42,11 @@ from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import StockMovement
 from inventory.queries import ledger_of
 from locking import policy
-from locking.backends.base import Backend, Claim, Grant
+from locking.backends.base import Backend
+from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockLost
 from locking.failpoints import add_observer, remove_observer
-from locking.lease import Lease, Lock
+from locking.lease import Lease, Lock, LockStore
 from shop.errors import Overloaded, ShopError
 from shop.models import Order, Sale
 
@@ -105,10 +106,26 @@ class Recorder:
             raise
         self.note(do, result.pop("type", "ok"), id=id, **(fields | result))
 
-    def watch(self, backend: Backend) -> None:
+    def watch(self, store: LockStore) -> None:
+        """Record the requests to this store, their results and losses from now on."""
+        lock: Callable[..., Lock] = store.lock
+
+        def locked(
+            name: str, *, on_lost: Callable[[Lease], object] | None = None, **options: Any
+        ) -> Lock:
+            def lost(lease: Lease) -> None:
+                self.note("lost", name=lease.name, owner=lease.owner)
+                if on_lost is not None:
+                    on_lost(lease)
+
+            return lock(name, on_lost=lost, **options)
+
+        self.watch_backend(store.backend)
+        vars(store).update(lock=locked)
+
+    def watch_backend(self, backend: Backend) -> None:
         """Record the requests to this backend and their results from now on."""
         acquire, release, extend = backend.acquire, backend.release, backend.extend
-        lock: Callable[..., Lock] = backend.lock
 
         def acquired(claim: Claim, timeout: float) -> Grant | None:
             asked = {"name": claim.name, "owner": claim.owner, "backend": backend.alias}
@@ -132,17 +149,7 @@ class Recorder:
                 result["deadline"] = nanoseconds(deadline)
             return deadline
 
-        def locked(
-            name: str, *, on_lost: Callable[[Lease], object] | None = None, **options: Any
-        ) -> Lock:
-            def lost(lease: Lease) -> None:
-                self.note("lost", name=lease.name, owner=lease.owner)
-                if on_lost is not None:
-                    on_lost(lease)
-
-            return lock(name, on_lost=lost, **options)
-
-        vars(backend).update(acquire=acquired, release=released, extend=extended, lock=locked)
+        vars(backend).update(acquire=acquired, release=released, extend=extended)
 
     def watch_purchases(self) -> None:
         """Record what this process's purchases read from the stock row and write to it.

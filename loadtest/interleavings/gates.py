@@ -20,12 +20,12 @@ import redis
 
 from loadtest.interleavings.schedule import current_client
 from loadtest.interleavings.worlds import World
-from locking.backends.base import LazyEvent
 from locking.backends.database import waiting
 from locking.backends.database.session import SQLiteSession
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redlock.master import MasterConnection
 from locking.backends.redlock.quorum import Quorum
+from locking.claims import LazyEvent
 
 MAX_POLLS = 1
 """Pauses after which a client that polls gives up. Without a limit, some runs would never end."""

@@ -17,7 +17,8 @@ from loadtest.interleavings.gates import WAITS, Pause, stop_at_sql
 from loadtest.interleavings.programs import LEASE, Program
 from loadtest.interleavings.schedule import Choice, Client, Fault, Schedule, Stopped
 from loadtest.interleavings.worlds import NAME, TTL, World
-from locking.backends.base import Backend, Claim, Grant
+from locking.backends.base import Backend
+from locking.claims import Claim, Grant
 from locking.exceptions import LockLost
 
 
@@ -55,7 +56,7 @@ class Runs:
         for client in self.clients:
             self.backends[client.label] = backend = world.make_backend()
             memory = Memory(client.label, self.events)
-            memory.watch(backend)
+            memory.watch_backend(backend)
             client.on_resume = memory.add_kept
         self.observer = world.make_backend()
         self.reads = "read" in program.script

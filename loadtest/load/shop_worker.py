@@ -194,7 +194,7 @@ class ShopCommands:
             time.sleep(think)
             lease = PolicyLock(lock_name(sale)).lease
             if lease is not None and (early or not renew):
-                lease.renewer.remove(lease)
+                lease.table.renewer.remove(lease)
             if lease is not None and early:
                 lease.backend.release(lease.claim, lease.token)
             fault, self.fault = self.fault, None

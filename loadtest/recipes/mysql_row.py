@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.clock_tokens import clock_token
 from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import Session
+from locking.claims import Capabilities, Claim, Grant, Held
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS recipe_lock "

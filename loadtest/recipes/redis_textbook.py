@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 from redis import Redis
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.clock_tokens import clock_token
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.failpoints import reach
 
 POLL = 0.02

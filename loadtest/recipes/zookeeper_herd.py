@@ -17,9 +17,10 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.zookeeper.backend import EPHEMERAL, ZooKeeperBackend
 from locking.backends.zookeeper.session import INTERRUPTED, Session
+from locking.claims import Capabilities, Claim, Grant, Held
 
 
 class ZooKeeperHerdBackend(ZooKeeperBackend):

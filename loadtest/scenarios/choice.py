@@ -9,8 +9,8 @@ from inventory.models import WriteStrategy
 from loadtest.bench.locks.properties import FAILURES, OUTCOMES, capabilities, figures, outcome
 from loadtest.load.plan import Plan
 from loadtest.scenarios.catalogue import SCENARIOS
-from locking.backends.base import Capabilities
 from locking.backends.database.backend import with_queue
+from locking.claims import Capabilities
 
 LOCKS = {
     "process": ("process",),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from django.utils.module_loading import import_string
 
-from locking.backends.base import Capabilities
+from locking.claims import Capabilities
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""

@@ -18,7 +18,7 @@ from loadtest.torture.plan import Terms
 from loadtest.torture.workload import SLOTS, UNAVAILABLE_PAUSE, Work
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
-from locking.lease.lock import BaseLock
+from locking.lease import Lock
 from locking.models import LockPolicy
 from locking.policy.lock import PolicyLock
 
@@ -132,7 +132,7 @@ def resources() -> dict[str, int]:
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
 
 
-def _exclusive(kind: str, name: str) -> BaseLock:
+def _exclusive(kind: str, name: str) -> Lock:
     backend = handler[ALIAS]
     if kind == "semaphore":
         return backend.semaphore(name, SLOTS)

@@ -26,8 +26,7 @@ from loadtest.torture.catalogue import ALIAS, OTHER
 from loadtest.torture.plan import MANY
 from locking import LockError, LockLost, LockUnavailable
 from locking import locks as handler
-from locking.lease import Lease, TakenOver
-from locking.lease.lock import BaseLock
+from locking.lease import Lease, Lock, State, TakenOver
 from locking.policy.lock import PolicyLock
 
 THREADS, SLOTS = 2, 2
@@ -56,7 +55,7 @@ the end of a lease proves nothing."""
 REGISTER = "register.sqlite3"
 EPOCH = 1 << 64
 """Factor of the epoch in the recorded token of a policy's lock: both grow together."""
-Hold = tuple[BaseLock, str, Lease]
+Hold = tuple[Lock, str, Lease]
 """A lock, its owner in the history, and its lease."""
 
 
@@ -143,10 +142,10 @@ class Work:
         with self.recorder.operation("release", name=lease.name, owner=owner) as result:
             yield
             # Of the releases of a lost lock, only the outermost raises an error.
-            if lease.is_held and lease.lost and not lease.handed_over:
+            if lease.is_held and lease.lost and lease.state is not State.HANDED_OVER:
                 result |= {"type": "fail", "error": "LockLost"}
 
-    def acquire(self, lock: BaseLock, timeout: float, **fields: Any) -> Hold | None:
+    def acquire(self, lock: Lock, timeout: float, **fields: Any) -> Hold | None:
         """Acquire and record."""
         owner = self.owner()
         with self.acquiring(owner, lock.name, **fields) as result:
@@ -155,12 +154,12 @@ class Work:
         self.counts["timeouts"] += 1
         return None
 
-    def release(self, lock: BaseLock, owner: str, lease: Lease) -> None:
+    def release(self, lock: Lock, owner: str, lease: Lease) -> None:
         """Release and record."""
         with self.releasing(owner, lease):
             lock.release()
 
-    def hold(self, lock: BaseLock, rng: random.Random, **fields: Any) -> None:
+    def hold(self, lock: Lock, rng: random.Random, **fields: Any) -> None:
         """Acquire, work for a while, release."""
         if held := self.acquire(lock, rng.choice(TIMEOUTS), **fields):
             time.sleep(self.seconds(rng))
@@ -333,7 +332,7 @@ class Work:
             await lock.arelease()
 
 
-def _seconds_to_acquire(lock: BaseLock) -> float:
+def _seconds_to_acquire(lock: Lock) -> float:
     started = time.monotonic()
     assert lock.acquire(timeout=10), "a lock without other users was not granted"
     return time.monotonic() - started

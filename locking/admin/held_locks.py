@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking import policy
 from locking.admin.base import ReadOnlyAdmin, confirm
-from locking.backends.base import Held
+from locking.claims import Held
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import HeldLock

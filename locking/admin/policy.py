@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking import policy
 from locking.admin.base import LargeTable, ReadOnlyAdmin, confirm
-from locking.backends.base import PROPERTIES
+from locking.claims import PROPERTIES
 from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
 from locking.handler import locks

@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import (
     Cancelled,
@@ -33,6 +32,7 @@ from locking.backends.database.session import (
     UserLockSession,
 )
 from locking.backends.database.sql import digest
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse
 from locking.fork import RenewedLock
 

@@ -2,8 +2,9 @@
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.clock_tokens import clock_token
+from locking.claims import Capabilities, Claim, Grant, Held
 
 
 class NoneBackend(Backend):

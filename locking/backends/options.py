@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from locking.exceptions import unknown
-from locking.types import is_number
+from locking.names import is_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import WRITER, Capabilities, Claim
 from locking.backends.database.postgresql import KEY, LOCKS, PostgreSQLSession
 from locking.backends.database.session import Session, UserLockSession
 from locking.backends.database.shared import (
@@ -22,8 +21,9 @@ from locking.backends.database.shared import (
     shared_lock,
 )
 from locking.backends.mysql_session import MySQLSessionBackend, SessionLocks
+from locking.claims import WRITER, Capabilities, Claim
 from locking.exceptions import LockMisuse
-from locking.types import SEMAPHORE_PREFIX
+from locking.names import SEMAPHORE_PREFIX
 
 
 class PostgreSQLSessionBackend(SessionLocks):

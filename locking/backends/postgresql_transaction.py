@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.postgresql import LOCK_TIMEOUT, LONGEST_WAIT_MS, PostgreSQLSession
 from locking.backends.database.shared import MINT
 from locking.backends.postgresql_session import PostgreSQLSessionBackend
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
 
 ACQUIRE = (
@@ -36,8 +36,8 @@ class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._blocks: dict[str, object] = {}
-        """By owner: the atomic block that acquired the lock."""
+        self._blocks: dict[str, tuple[object, Held]] = {}
+        """By owner: the atomic block that acquired the lock, and the lock."""
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue, in a savepoint: the transaction survives a timeout."""
@@ -56,12 +56,14 @@ class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
             if getattr(error.__cause__, "sqlstate", "") != LOCK_TIMEOUT:
                 raise LockUnavailable(f"The database refused the lock: {error}") from error
             return None
-        self._blocks[claim.owner] = wrapper.atomic_blocks[-1]
+        held = Held(name=claim.name, owner=claim.owner, token=token)
+        self._blocks[claim.owner] = wrapper.atomic_blocks[-1], held
         return Grant(token, math.inf)
 
     def release(self, claim: Claim, token: int) -> None:
         """Check that the transaction has ended, which released the lock."""
-        if self._blocks.pop(claim.owner, None) in connections[self.pool.alias].atomic_blocks:
+        block, _held = self._blocks.pop(claim.owner, (None, None))
+        if block in connections[self.pool.alias].atomic_blocks:
             raise LockMisuse(f'{claim.name!r} ends with its transaction: give until="commit".')
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
@@ -70,5 +72,4 @@ class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
 
     def inspect(self) -> list[Held]:
         """Return this process's locks."""
-        leases = list(self.held.values())
-        return [Held(name=one.name, owner=one.owner, token=one.token) for one in leases]
+        return [held for _block, held in list(self._blocks.values())]

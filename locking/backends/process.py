@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.clock_tokens import clock_time, clock_token
+from locking.claims import Capabilities, Claim, Grant, Held
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from locking.failpoints import reach
 from locking.handler import locks
 from locking.lease import Lock
 from locking.models import IdempotencyKey
-from locking.types import IDEMPOTENCY_PREFIX, ReservedName
+from locking.names import IDEMPOTENCY_PREFIX, ReservedName
 
 logger = logging.getLogger("locking")
 

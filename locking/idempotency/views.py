@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponse
 
 from locking.exceptions import IdempotencyError, KeyInFlight, KeyUnusable
 from locking.idempotency import Attempt, digest_of
-from locking.types import check_timeout
+from locking.names import check_timeout
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 FIELD = "idempotency_key"

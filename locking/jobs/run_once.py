@@ -34,8 +34,8 @@ from locking.jobs import times
 from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, RUN, UNFINISHED, Run, State, digest, register
 from locking.lease import Lease
 from locking.models import JobRun
+from locking.names import check_timeout, check_ttl
 from locking.policy.lock import PolicyLock
-from locking.types import check_timeout, check_ttl
 
 logger = logging.getLogger("locking")
 

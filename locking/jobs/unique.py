@@ -14,12 +14,13 @@ from celery.result import AsyncResult
 from celery.signals import task_postrun, task_prerun, task_revoked
 from celery.utils import uuid
 
-from locking.backends.base import Claim
+from locking.claims import Claim
 from locking.conf import policy_settings
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.lease import Lease
-from locking.types import UNIQUE_PREFIX, ReservedName, storable
+from locking.lease.steps import run
+from locking.names import UNIQUE_PREFIX, ReservedName, storable
 
 logger = logging.getLogger("locking")
 
@@ -66,7 +67,7 @@ def _acquire(header: Any, message: str, ttl: float | None = None) -> Lease | Cla
     # The message is the caller and the owner in every process.
     lock = locks[header[0]].lock(ReservedName(header[1]), ttl=ttl)
     lock.owner = message
-    return lock._grant(message, 0)
+    return run(lock.grant(message, 0))
 
 
 @task_prerun.connect  # type: ignore[untyped-decorator]

@@ -2,9 +2,10 @@
 
 from locking.lease.all_of import AllOf, Leases
 from locking.lease.hand_over import TakenOver
-from locking.lease.lease import Lease
-from locking.lease.lock import Lock, LockOptions
+from locking.lease.lease import Lease, State
+from locking.lease.lock import Lock, LockOptions, StoreLock
 from locking.lease.shared import ReadWriteLock, Semaphore
+from locking.lease.store import LockStore
 
 __all__ = [
     "AllOf",
@@ -12,7 +13,10 @@ __all__ = [
     "Leases",
     "Lock",
     "LockOptions",
+    "LockStore",
     "ReadWriteLock",
     "Semaphore",
+    "State",
+    "StoreLock",
     "TakenOver",
 ]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 
-from locking.backends.base import Backend, Claim
+from locking.caller import current_caller
+from locking.claims import Claim
 from locking.exceptions import LockError, LockMisuse
 from locking.lease.lease import Lease
-from locking.lease.lock import BaseLock, timed_out
-from locking.types import current_caller
+from locking.lease.lock import Lock, timed_out
+from locking.lease.steps import Steps, arun, run
 
 
 class Leases(dict[str, Lease]):
@@ -41,70 +41,56 @@ class AllOf:
     another; none of them is then held. `on_lost` is called with each lease that is lost.
     """
 
-    def __init__(self, make: Callable[[str], BaseLock], names: Iterable[str]) -> None:
-        given = [] if isinstance(names, str) else sorted(names)
+    def __init__(self, make: Callable[[str], Lock], names: Iterable[str]) -> None:
+        given = [] if isinstance(names, str) else sorted(set(names))
         if not given:
             raise LockMisuse(f"Invalid names {names!r:.40}: give a list of at least one name.")
-        if repeated := [name for name in given if given.count(name) > 1]:
-            raise LockMisuse(f"{repeated[0]!r} is named twice: give each name once.")
         self._locks = [make(name) for name in given]
 
     def __enter__(self) -> Leases:
-        timeout = self._locks[0]._with_timeout()
+        return run(self._begin(current_caller()))
+
+    def __aenter__(self) -> Coroutine[object, object, Leases]:
+        return self._abegin(current_caller())
+
+    async def _abegin(self, caller: object) -> Leases:
+        leases = await arun(self._begin(caller))
+        for lock in self._locks:
+            lock.open_scope(leases[lock.name], caller)
+        return leases
+
+    def _begin(self, caller: object) -> Steps[Leases]:
+        timeout = yield from self._locks[0].patience()
         deadline, leases = time.monotonic() + timeout, Leases()
-        with ExitStack() as undo:
+        try:
             for lock in self._locks:
-                lease = lock._enter(max(0.0, deadline - time.monotonic()))
+                left = max(0.0, deadline - time.monotonic())
+                lease = yield from lock.enter(caller, left)
                 if isinstance(lease, Claim):
                     raise timed_out(lease, timeout)
                 leases[lock.name] = lease
-                undo.callback(_release, lease)
             leases.check()
-            undo.pop_all()
+        except BaseException:
+            for lease in reversed(leases.values()):
+                with suppress(LockError):
+                    yield from lease.leave()
+            raise
         return leases
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        stack = ExitStack()
-        for lock in self._locks:
-            stack.push(lock.__exit__)
-        stack.__exit__(type(error) if error else None, error, None)
-
-    def __aenter__(self) -> Coroutine[object, object, Leases]:
-        return self._aenter_block(current_caller())
-
-    async def _aenter_block(self, caller: object) -> Leases:
-        timeout = await self._locks[0]._awith_timeout()
-        deadline, leases = time.monotonic() + timeout, Leases()
-        async with AsyncExitStack() as undo:
-            for lock in self._locks:
-                lease = await lock._aenter(caller, max(0.0, deadline - time.monotonic()))
-                if isinstance(lease, Claim):
-                    raise timed_out(lease, timeout)
-                leases[lock.name] = lease
-                undo.push_async_callback(_arelease, lease)
-            leases.check()
-            undo.pop_all()
-        for lock in self._locks:
-            lock._open_scope(leases[lock.name], caller)
-        return leases
+        run(self._finish(current_caller(), error))
 
     def __aexit__(
         self, kind: object, error: BaseException | None, traceback: object
-    ) -> Coroutine[object, object, object]:
-        stack = AsyncExitStack()
-        for lock in self._locks:
-            stack.push_async_exit(partial(lock._aexit_block, current_caller()))
-        return stack.__aexit__(type(error) if error else None, error, None)
+    ) -> Coroutine[object, object, None]:
+        return arun(self._finish(current_caller(), error))
 
-
-def _release(lease: Lease) -> None:
-    with suppress(LockError):
-        lease.release()
-
-
-async def _arelease(lease: Lease) -> None:
-    with suppress(LockError):
-        await lease.arelease()
-
-
-Backend.all_of_class = AllOf
+    def _finish(self, caller: object, error: BaseException | None) -> Steps[None]:
+        raised: LockError | None = None
+        for lock in reversed(self._locks):
+            try:
+                yield from lock.finish(caller, raised or error)
+            except LockError as one:
+                raised = one
+        if raised is not None:
+            raise raised

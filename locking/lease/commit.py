@@ -30,11 +30,17 @@ def release_at_commit(lease: Lease) -> bool:
     """Release when the default database's transaction ends; return False outside of one."""
     if not _in_transaction():
         return False
-    transaction.on_commit(_AtEnd(lease), robust=True)
+    lease.waits_for_commit = True
+    release = _Release(lease)
+
+    def release_lock() -> None:  # Django logs the name of a callback that fails
+        release()
+
+    transaction.on_commit(release_lock, robust=True)
     return True
 
 
-class _AtEnd:
+class _Release:
     """Called after a commit. Django drops it after a rollback, for which it has no callback."""
 
     def __init__(self, lease: Lease) -> None:
@@ -42,14 +48,16 @@ class _AtEnd:
         self._thread = threading.get_ident()
 
     def __call__(self) -> None:
-        self._leases.pop().release()
+        lease = self._leases.pop()
+        try:
+            lease.release()
+        except LockError:
+            logger.warning("Lock %s not released cleanly", lease.name, exc_info=True)
 
     def __del__(self) -> None:
-        for lease in self._leases:
-            if threading.get_ident() != self._thread:  # the garbage collector runs anywhere
-                lease.renewer.left_behind.put(lease)
-                return
-            try:
-                lease.release()
-            except LockError:
-                logger.warning("Lock %s not released cleanly", lease.name, exc_info=True)
+        if not self._leases:
+            return
+        if threading.get_ident() == self._thread:
+            self()
+        else:  # the garbage collector runs anywhere
+            self._leases[0].table.renewer.left_behind.put(self._leases[0])

@@ -9,29 +9,33 @@ from __future__ import annotations
 from functools import partial
 from typing import Unpack
 
-from locking.backends.base import Backend, Claim, Grant
-from locking.lease.lease import Lease, Ticket
-from locking.lease.lock import Lock, LockOptions
+from locking.claims import Claim, Grant
+from locking.lease.lease import Lease, LeaseTable, Ticket
+from locking.lease.lock import LockOptions, StoreLock
+from locking.lease.steps import Call
 
 
-class TakenOver(Lock):
+class TakenOver(StoreLock):
     """A lock whose acquisition continues the grant of a ticket."""
 
-    def __init__(self, backend: Backend, ticket: Ticket, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, table: LeaseTable, ticket: Ticket, **options: Unpack[LockOptions]) -> None:
         options.setdefault("ttl", ticket["ttl"])
-        super().__init__(backend, ticket["name"], **options)
+        super().__init__(table, ticket["name"], **options)
         self.owner, self._ticket = ticket["owner"], ticket
 
-    def _request(self, claim: Claim, wait: float) -> Grant:
+    def request(self, claim: Claim, wait: float) -> Call:
+        """Return the call that continues the grant."""
+        take = partial(self._take, claim)
+        return Call(take, partial(self.backend.helper.run, take))
+
+    def _take(self, claim: Claim) -> Grant:
         token = claim.token = self._ticket["token"]
         self.backend.set_depth(claim, token, 1, only_if=0)
         return Grant(token, self.backend.extend(claim, token, claim.ttl))
 
-    async def _arequest(self, claim: Claim, wait: float) -> Grant:
-        return await self.backend.helper.run(partial(self._request, claim, wait))
-
-    def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
-        lease = super()._hold(claim, grant, started)
+    def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
+        """Return the lease with the policy of the ticket; see `StoreLock.hold`."""
+        lease = super().hold(claim, grant, started)
         if isinstance(lease, Lease):
             lease.epoch, lease.mode = self._ticket["policy"]
         return lease

@@ -1,22 +1,37 @@
-"""Grants in force, and the operations of their holders."""
+"""Grants in force, and the operations of their holders.
+
+A lease is in one of these states:
+
+    HELD --- release ---> RELEASED, or UNCONFIRMED if the store did not reply
+      |----- hand_over -> HANDED_OVER
+      `----- mark_lost -> LOST
+
+Before it is a `Claim`. Only HELD has ways out, so each end happens once, whichever thread is first.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from locking import metrics
-from locking.backends.base import Backend, Claim, Grant
-from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.fork import RenewedLock
+from locking.backends.base import Backend
+from locking.caller import current_caller, sync_to_async_call
+from locking.claims import Claim, Grant
+from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
+from locking.fork import RenewedLock, after_fork_in_child
 from locking.lease.scope import CancelScope
-from locking.lease.watchdog import renewer_of
-from locking.types import check_ttl, current_caller, sync_to_async_call
+from locking.lease.steps import Call, Steps, arun, run
+from locking.lease.watchdog import Renewer
+from locking.names import check_ttl
 
 logger = logging.getLogger("locking")
 
@@ -24,20 +39,73 @@ OnLost: TypeAlias = "Callable[[Lease], object] | None"
 Ticket: TypeAlias = dict[str, Any]
 """A lease that was handed over, in values that JSON can represent."""
 
-_marking = RenewedLock()
+_ending = RenewedLock()
+
+
+class State(Enum):
+    """The state of a grant."""
+
+    HELD = "held"
+    LOST = "lost"
+    """It ended before its release: expired, broken or taken over by another holder."""
+    HANDED_OVER = "handed over"
+    """Another process may continue it; here its release changes nothing."""
+    RELEASED = "released"
+    UNCONFIRMED = "unconfirmed"
+    """It was released, but the store did not reply: it lasts for its ttl at most."""
+
+
+class LeaseTable:
+    """The leases of one backend in this process, by name and caller, and who renews them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._reset()
+        after_fork_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Start without leases, also in a forked child: the parent holds its own."""
+        self.held: dict[tuple[str, object], Lease] = {}
+        self.entering: set[tuple[str, object]] = set()
+        """The names and tasks that wait for a grant."""
+        self.renewer = Renewer(self.backend.alias)
+
+    def __contains__(self, lease: Lease) -> bool:
+        found = self.held.get((lease.name, lease.claim.caller))
+        while found is not None and found is not lease:
+            found = found.previous
+        return found is lease
+
+    def add(self, lease: Lease) -> None:
+        """Make it the caller's lease. It hides one that is lost, or may not be entered again."""
+        key = lease.name, lease.claim.caller
+        lease.previous = self.held.get(key)
+        self.held[key] = lease
+
+    def discard(self, lease: Lease) -> None:
+        """Remove the lease, and nothing else, from the caller's leases of that name."""
+        key = (lease.name, lease.claim.caller)
+        newer = self.held.get(key)
+        if newer is lease:
+            if lease.previous is not None and not lease.claim.is_abandoned:
+                self.held[key] = lease.previous
+            else:
+                self.held.pop(key, None)
+            return
+        while newer is not None:  # it has none if the watchdog and the holder both discard it
+            if newer.previous is lease:
+                newer.previous = lease.previous
+            newer = newer.previous
 
 
 class Lease:
     """A granted lock as its holder sees it, until it is released or lost."""
 
+    state = State.HELD
     count = 1
     """Acquisitions by the holder that are not yet released."""
     renew_at = math.inf
     """Monotonic time of the next renewal."""
-    is_renewed = False
-    """True if the watchdog extends the grant."""
-    hold_until = math.inf
-    """Monotonic time at which the lease ends even if it is renewed."""
     sync_call: object = None
     """The call of sync_to_async that acquired it. Only that call may enter again, because a task
     and its children look the same in such calls."""
@@ -49,12 +117,21 @@ class Lease:
     """Mode of that policy."""
     scope: CancelScope | None = None
     """The block to cancel when the loss is noticed."""
-    handed_over = False  # if True, the release leaves the grant alone
-    _marked_lost = False
+    waits_for_commit = False
+    """True if the end of a transaction releases it."""
 
-    def __init__(self, backend: Backend, claim: Claim, grant: Grant, on_lost: OnLost) -> None:
-        self.backend = backend
-        self.renewer = backend.renewer or renewer_of(backend)
+    def __init__(
+        self,
+        table: LeaseTable,
+        claim: Claim,
+        grant: Grant,
+        *,
+        on_lost: OnLost = None,
+        is_renewed: bool = False,
+        max_hold: float | None = None,
+    ) -> None:
+        self.table = table
+        self.backend = table.backend
         self.claim = claim
         self.name = claim.name
         self.owner = claim.owner
@@ -66,6 +143,11 @@ class Lease:
         claim.report_lost = self.mark_lost
         self.granted_at = time.monotonic()
         self.on_lost = on_lost
+        self.is_renewed = is_renewed
+        """True if the watchdog extends the grant."""
+        self.hold_until = math.inf if max_hold is None else self.granted_at + max_hold
+        """Monotonic time at which the lease ends even if it is renewed."""
+        self._process = os.getpid()
         if isinstance(claim.caller, weakref.ref):
             self.sync_call = sync_to_async_call()
 
@@ -87,15 +169,12 @@ class Lease:
     @property
     def lost(self) -> bool:
         """True if the grant ended before its release: expired, broken or taken over."""
-        return self._marked_lost or time.monotonic() >= self.deadline
+        return self.state in (State.LOST, State.HANDED_OVER) or time.monotonic() >= self.deadline
 
     @property
     def is_held(self) -> bool:
         """True until the holder releases it; False in a forked child."""
-        lease = self.backend.held.get((self.name, self.claim.caller))
-        while lease is not None and lease is not self:
-            lease = lease.previous
-        return lease is self
+        return self in self.table
 
     def check(self) -> None:
         """Raise LockLost if the lease is lost.
@@ -105,27 +184,17 @@ class Lease:
         if self.lost:
             raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
 
-    def enter_again(self) -> bool:
+    def enter_again(self) -> Steps[bool]:
         """Count one more acquisition by the holder; return False if the lease is lost.
 
         Also if another call of `sync_to_async` acquired it, see `sync_call`.
         """
-        if not self._may_enter_again():
-            return False
-        try:
-            self._set_count(self.count + 1)
-        except LockLost:
-            return False
-        self.count += 1
-        return True
-
-    async def aenter_again(self) -> bool:
-        """Count one more acquisition by the task that holds it; see `enter_again`."""
-        if not self._may_enter_again():
+        is_same_call = self.sync_call is None or self.sync_call is sync_to_async_call()
+        if self.lost or not is_same_call:
             return False
         self.count += 1
         try:
-            await self._aset_count(self.count)
+            yield from self._record_depth()
         except BaseException as error:  # the recorded depth is for people, so it may be too high
             self.count -= 1
             if isinstance(error, LockLost):
@@ -133,71 +202,62 @@ class Lease:
             raise
         return True
 
-    def _may_enter_again(self) -> bool:
-        is_same_call = self.sync_call is None or self.sync_call is sync_to_async_call()
-        return is_same_call and not self.lost
-
     def release(self) -> None:
         """Undo one acquisition; the last release frees the lock.
 
         Raise LockLost if the lease was lost; the lock of a later holder is not touched.
         """
-        if self.handed_over:
-            self.discard()
-            return
-        if self.count > 1:
-            self.count -= 1
-            if not self.lost:
-                self._set_count(self.count)
-            return
-        known_lost = self._end()
-        try:
-            self.backend.release(self.claim, self.token)
-        except LockLost:
-            self.mark_lost()
-            raise
-        self._report_release(known_lost)
+        run(self.leave())
 
     async def arelease(self) -> None:
         """Undo one acquisition of a task; see `release`. Cancelling the task does not stop it."""
-        if self.handed_over:
-            self.discard()
-            return
-        if self.count > 1:
+        await arun(self.leave())
+
+    def leave(self) -> Steps[None]:
+        """Undo one acquisition; see `release`."""
+        if self.state is State.HANDED_OVER or self._process != os.getpid():
+            self.table.discard(self)
+        elif self.count > 1:
             self.count -= 1
             if not self.lost:
-                await self._aset_count(self.count)
-            return
+                yield from self._record_depth()
+        else:
+            yield from self._free()
+
+    def _free(self) -> Steps[None]:
         known_lost = self._end()
         try:
-            await self.backend.arelease(self.claim, self.token)
+            yield Call(
+                partial(self.backend.release, self.claim, self.token),
+                partial(self.backend.arelease, self.claim, self.token),
+            )
         except LockLost:
             self.mark_lost()
             raise
-        self._report_release(known_lost)
+        except LockUnavailable:
+            self._become(State.UNCONFIRMED)
+            raise
+        if known_lost:
+            self.mark_lost()
+            raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
+        self._become(State.RELEASED)
+        self.log(logging.DEBUG, "lock released")
 
     def _end(self) -> bool:
         """End the lease before its release in the store; return True if it was lost before."""
         self.forget()
         self.claim.report_lost = None  # a cycle of references would wait for the garbage collector
-        now = time.monotonic()
-        metrics.released(self.backend.alias, self.name, now - self.granted_at)
-        known_lost = self._marked_lost or now >= self.deadline
+        metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
+        known_lost = self.lost
         if self.claim.trace is not None:
             self.claim.trace.ended(lost=known_lost)
         return known_lost
 
-    def _report_release(self, known_lost: bool) -> None:
-        if known_lost:
-            self.mark_lost()
-            raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
-        self.log(logging.DEBUG, "lock released")
-
     def give_up(self, reason: str) -> None:
         """Mark the lease as lost, and free the lock in the store for the next holder."""
-        if self.handed_over:
+        if self.state is State.HANDED_OVER:
             return
-        self.renewer.remove(self)
+        self.table.renewer.remove(self)
         self.log(logging.WARNING, reason)
         self.mark_lost()
         try:
@@ -219,10 +279,10 @@ class Lease:
             raise LockMisuse(f"{self.name!r} was acquired again: hand over the outermost block's.")
         self.check()
         self.renew()
-        self._set_count(0)
+        run(self._record_depth(0))
         self._end()
-        self.handed_over = self._marked_lost = True
-        self.backend.held[self.name, self.claim.caller] = self  # for the release of its block
+        self._become(State.HANDED_OVER)
+        self.table.add(self)  # for the release of its block
         ticket: Ticket = {"backend": self.backend.alias, "name": self.name, "owner": self.owner}
         ticket |= {"token": self.token, "ttl": self.claim.ttl}
         return ticket | {"policy": [self.epoch, self.mode]}
@@ -252,18 +312,15 @@ class Lease:
                 self.mark_lost()
             raise
         self.schedule()
-        self.renewer.reschedule(self)
+        self.table.renewer.reschedule(self)
 
-    def _set_count(self, count: int) -> None:
+    def _record_depth(self, depth: int | None = None) -> Steps[None]:
+        depth = self.count if depth is None else depth
         try:
-            self.backend.set_depth(self.claim, self.token, count)
-        except LockLost:
-            self.mark_lost()
-            raise
-
-    async def _aset_count(self, count: int) -> None:
-        try:
-            await self.backend.aset_depth(self.claim, self.token, count)
+            yield Call(
+                partial(self.backend.set_depth, self.claim, self.token, depth),
+                partial(self.backend.aset_depth, self.claim, self.token, depth),
+            )
         except LockLost:
             self.mark_lost()
             raise
@@ -274,11 +331,9 @@ class Lease:
         The callback runs in the holder's thread if the holder notices the loss, else in a new one.
         """
         if self.claim.is_abandoned:  # there is no holder left to release it
-            self.discard()
-        with _marking:  # the watchdog and the holder may notice the loss at once
-            if self._marked_lost:
-                return
-            self._marked_lost = True
+            self.table.discard(self)
+        if not self._become(State.LOST):
+            return
         metrics.lost(self.backend.alias, self.name)
         if self.claim.trace is not None:
             self.claim.trace.ended(lost=True)
@@ -288,39 +343,32 @@ class Lease:
         if self.on_lost is None:
             return
         if current_caller() == self.claim.caller:
-            self._call_on_lost()
+            self._call_on_lost(self.on_lost)
             return
+        call = partial(self._call_on_lost, self.on_lost)
         try:
-            threading.Thread(target=self._call_on_lost, name="lock-on-lost", daemon=True).start()
+            threading.Thread(target=call, name="lock-on-lost", daemon=True).start()
         except RuntimeError:
             self.log(logging.ERROR, "on_lost not called: no thread can be started")
 
-    def _call_on_lost(self) -> None:
-        assert self.on_lost is not None
+    def _call_on_lost(self, on_lost: Callable[[Lease], object]) -> None:
         try:
-            self.on_lost(self)
+            on_lost(self)
         except (Exception, SystemExit):  # noqa: BLE001 - must not stop the caller
             self.log(logging.ERROR, "on_lost failed", exc_info=True)
 
+    def _become(self, state: State) -> bool:
+        """End the lease in this state; return False if it has ended before."""
+        with _ending:  # the watchdog and the holder may notice the loss at once
+            if self.state is not State.HELD:
+                return False
+            self.state = state
+            return True
+
     def forget(self) -> None:
         """Drop the lease in this process, without freeing the lock in the store."""
-        self.renewer.remove(self)
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove the lease from the backend's list without freeing the lock in the store."""
-        held, key = self.backend.held, (self.name, self.claim.caller)
-        newer = held.get(key)
-        if newer is self:
-            if self.previous is not None and not self.claim.is_abandoned:
-                held[key] = self.previous
-            else:
-                held.pop(key, None)
-            return
-        while newer is not None:  # it has none if the watchdog and the holder both discard it
-            if newer.previous is self:
-                newer.previous = self.previous
-            newer = newer.previous
+        self.table.renewer.remove(self)
+        self.table.discard(self)
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease's name, owner, token and backend, as text and as fields."""
@@ -336,4 +384,4 @@ class Lease:
         logger.log(level, line, event, *fields.values(), exc_info=exc_info, extra=fields)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.name!r} token={self.token} owner={self.owner} lost={self.lost}>"
+        return f"<Lease {self.name!r} token={self.token} owner={self.owner} {self.state.value}>"

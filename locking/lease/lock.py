@@ -5,8 +5,8 @@
 
 `acquire` behaves like threading.Lock.acquire: it waits forever unless a timeout is given, and
 returns a bool. The `with` statement waits for the lock's or the backend's timeout and raises
-LockTimeout. Threads and tasks may share a lock object: each one holds a lease of its own, and may
-acquire again what it holds.
+LockTimeout. A lock object holds nothing itself: each thread and task has a lease of its own, and
+may acquire again what it holds, through any object with that name.
 
 The caller is the thread or task that calls a method, not the task in which asyncio later runs the
 coroutine. The asyncio methods are therefore plain functions that return a coroutine.
@@ -21,16 +21,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, TypedDict, Unpack
 
 from locking import metrics
-from locking.backends.base import Backend, Claim, Grant
+from locking.caller import current_caller
+from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
 from locking.lease import tracing
 from locking.lease.commit import refuse_in_transaction, release_at_commit
-from locking.lease.lease import Lease, OnLost, logger
+from locking.lease.lease import Lease, LeaseTable, OnLost, logger
 from locking.lease.scope import CancelScope
-from locking.types import check_name, check_timeout, check_ttl, check_wait, current_caller
+from locking.lease.steps import Call, Steps, arun, run
+from locking.names import check_name, check_timeout, check_ttl, check_wait
 
 
 class LockOptions(TypedDict, total=False):
@@ -55,11 +58,8 @@ class LockOptions(TypedDict, total=False):
     """True if `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
 
-class BaseLock(ABC):
-    """The operations of a lock that are the same for every way of choosing the backend."""
-
-    _acquired: list[Lease] = []
-    """What `acquire` took. On the class for `__del__`, which also runs after wrong arguments."""
+class Lock(ABC):
+    """A lock on one name; how its backend is chosen is left to the subclass."""
 
     def __init__(
         self,
@@ -74,11 +74,13 @@ class BaseLock(ABC):
         until: Literal["block", "commit"] | None = None,
         cancel_on_loss: bool = False,
     ) -> None:
-        self._acquired = []
         check_name(name)
         check_timeout(timeout)
-        if max_hold is not None:
-            check_ttl(max_hold)
+        for seconds in (ttl, max_hold):
+            if seconds is not None:
+                check_ttl(seconds)
+        if until not in (None, "block", "commit"):
+            raise LockMisuse(f'Invalid until {until!r}: give "block" or "commit".')
         self.name = name
         self.ttl = ttl
         self.timeout = timeout
@@ -86,47 +88,38 @@ class BaseLock(ABC):
         self.on_lost = on_lost
         self.reentrant = reentrant
         self.max_hold = max_hold
-        if until not in (None, "block", "commit"):
-            raise LockMisuse(f'Invalid until {until!r}: give "block" or "commit".')
         self.until = until
         self.cancel_on_loss = cancel_on_loss
 
-    def __del__(self) -> None:
-        for lease in self._acquired:  # by `acquire`; a `with` statement keeps the lock object
-            lease.renewer.left_behind.put(lease)  # without waiting: any code may run right now
+    @abstractmethod
+    def lease_of(self, caller: object) -> Lease | None:
+        """Return the caller's lease, or None if it holds none."""
+
+    @abstractmethod
+    def holder_names(self) -> set[str]:
+        """Ask the store for the owners of this name."""
+
+    @abstractmethod
+    def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
+        """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
+
+    @abstractmethod
+    def patience(self) -> Steps[float]:
+        """Return the seconds for which a `with` statement waits."""
 
     @property
     def lease(self) -> Lease | None:
         """The caller's lease, or None if it holds none."""
-        return self._lease_of(current_caller())
+        return self.lease_of(current_caller())
 
-    @abstractmethod
-    def _lease_of(self, caller: object) -> Lease | None:
-        """Return the caller's lease, or None if it holds none."""
+    def locked(self) -> bool:
+        """Return whether any caller that this process can see holds the lock."""
+        return bool(self.holder_names())
 
-    @abstractmethod
-    def _grant(self, caller: object, wait: float) -> Lease | Claim:
-        """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
-
-    @abstractmethod
-    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
-        """Return a new lease of a task; see `_grant`."""
-
-    @abstractmethod
-    def _with_timeout(self) -> float:
-        """Return the seconds for which a `with` statement waits."""
-
-    def _own(self, caller: object) -> Lease:
-        lease = self._lease_of(caller)
-        if lease is None:
-            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
-        return lease
-
-    def _given_up(self, caller: object) -> Lease:
-        lease = self._own(caller)
-        if lease in self._acquired:
-            self._acquired.remove(lease)
-        return lease
+    def owned(self) -> bool:
+        """Return whether the caller holds the lock, and the store says so, too."""
+        lease = self.lease
+        return lease is not None and not lease.lost and lease.owner in self.holder_names()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return False if it stayed held.
@@ -134,50 +127,8 @@ class BaseLock(ABC):
         Wait for `timeout` seconds, by default the lock's timeout, else forever. Raise
         LockUnavailable if the store does not reply.
         """
-        lease = self._enter(check_wait(blocking, timeout, self.timeout))
-        if isinstance(lease, Claim):
-            return False
-        self._acquired.append(lease)
-        return True
-
-    def _enter(self, wait: float) -> Lease | Claim:
-        caller = current_caller()
-        lease = self._lease_of(caller) if self.reentrant else None
-        if lease is not None and lease.enter_again():
-            return lease
-        if self.until is None:
-            refuse_in_transaction(self.name)
-        return self._grant(caller, wait)
-
-    def extend(self, ttl: float | None = None) -> None:
-        """Move the deadline to `ttl` seconds from now (default: the lock's ttl)."""
-        lease = self._own(current_caller())
-        if ttl is None:
-            ttl = lease.backend.ttl if self.ttl is None else self.ttl
-        lease.extend(ttl)
-
-    def release(self) -> None:
-        """Undo one acquisition; the last release frees the lock.
-
-        Raise LockLost if the lease was lost, LockMisuse if the caller holds none.
-        """
-        self._given_up(current_caller()).release()
-
-    def __enter__(self) -> Lease:
-        timeout = self._with_timeout()
-        lease = self._enter(timeout)
-        if isinstance(lease, Claim):
-            raise timed_out(lease, timeout)
-        return lease
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            if self.until != "commit" or not release_at_commit(self._own(current_caller())):
-                self.release()
-        except LockError:
-            if error is None:  # else the error of the block is the one to raise
-                raise
-            logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
+        wait = check_wait(blocking, timeout, self.timeout)
+        return isinstance(run(self.enter(current_caller(), wait)), Lease)
 
     def aacquire(
         self, blocking: bool = True, timeout: float | None = None
@@ -186,57 +137,91 @@ class BaseLock(ABC):
 
         Cancelling the await leaves no trace: neither a waiter nor a grant without a holder.
         """
-        return self._aacquire(current_caller(), check_wait(blocking, timeout, self.timeout))
+        wait = check_wait(blocking, timeout, self.timeout)
+        return self._aacquire(self.enter(current_caller(), wait))
 
-    async def _aacquire(self, caller: object, wait: float) -> bool:
-        lease = await self._aenter(caller, wait)
-        if isinstance(lease, Claim):
-            return False
-        self._acquired.append(lease)
-        return True
+    async def _aacquire(self, steps: Steps[Lease | Claim]) -> bool:
+        return isinstance(await arun(steps), Lease)
 
-    async def _aenter(self, caller: object, wait: float) -> Lease | Claim:
-        lease = self._lease_of(caller) if self.reentrant else None
-        if lease is not None and await lease.aenter_again():
+    def try_acquire(self) -> Lease | None:
+        """Return a lease, to be released by its `release`, or None if the lock is held."""
+        lease = run(self.enter(current_caller(), 0))
+        return lease if isinstance(lease, Lease) else None
+
+    def enter(self, caller: object, wait: float) -> Steps[Lease | Claim]:
+        """Enter the caller's lease again, or return a new one; see `grant`."""
+        lease = self.lease_of(caller) if self.reentrant else None
+        if lease is not None and (yield from lease.enter_again()):
             return lease
-        return await self._agrant(caller, wait)
+        if self.until is None:
+            # A task has no transaction: Django's are those of threads.
+            yield Call(partial(refuse_in_transaction, self.name), _nothing)
+        return (yield from self.grant(caller, wait))
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Move the deadline to `ttl` seconds from now (default: the lock's ttl)."""
+        lease = self._own(current_caller())
+        if ttl is None:
+            ttl = lease.backend.ttl if self.ttl is None else self.ttl
+        lease.extend(ttl)
+
+    def _own(self, caller: object) -> Lease:
+        lease = self.lease_of(caller)
+        if lease is None:
+            raise LockMisuse(f"{self.name!r} is not held by this thread or task: acquire it first.")
+        return lease
+
+    def release(self) -> None:
+        """Undo one acquisition; the last release frees the lock.
+
+        Raise LockLost if the lease was lost, LockMisuse if the caller holds none.
+        """
+        self._own(current_caller()).release()
 
     def arelease(self) -> Coroutine[object, object, None]:
         """Release the lock without blocking the event loop; see `release`."""
         return self._arelease(current_caller())
 
     async def _arelease(self, caller: object) -> None:
-        await self._given_up(caller).arelease()
+        await self._own(caller).arelease()
+
+    def __enter__(self) -> Lease:
+        return run(self._begin(current_caller()))
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
-        return self._aenter_block(current_caller())
+        if self.until == "commit":
+            raise LockMisuse('until="commit" needs `with`: a task has no transaction.')
+        return self._abegin(current_caller())
 
-    async def _aenter_block(self, caller: object) -> Lease:
-        timeout = await self._awith_timeout()
-        lease = await self._aenter(caller, timeout)
-        if isinstance(lease, Claim):
-            raise timed_out(lease, timeout)
-        self._open_scope(lease, caller)
+    async def _abegin(self, caller: object) -> Lease:
+        lease = await arun(self._begin(caller))
+        self.open_scope(lease, caller)
         return lease
 
-    def _open_scope(self, lease: Lease, caller: object) -> None:
+    def _begin(self, caller: object) -> Steps[Lease]:
+        timeout = yield from self.patience()
+        lease = yield from self.enter(caller, timeout)
+        if isinstance(lease, Claim):
+            raise timed_out(lease, timeout)
+        return lease
+
+    def open_scope(self, lease: Lease, caller: object) -> None:
+        """Cancel this task when the lease is lost, if that was asked for."""
         if self.cancel_on_loss and lease.scope is None and caller is asyncio.current_task():
             lease.scope = CancelScope(lease.count)
             if lease.lost:
                 lease.scope.cancel()
 
-    async def _awith_timeout(self) -> float:
-        """Return the seconds for which an `async with` statement waits."""
-        return self._with_timeout()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        run(self.finish(current_caller(), error))
 
     def __aexit__(
         self, kind: object, error: BaseException | None, traceback: object
     ) -> Coroutine[object, object, None]:
-        return self._aexit_block(current_caller(), kind, error, traceback)
+        return arun(self.finish(current_caller(), error))
 
-    async def _aexit_block(
-        self, caller: object, kind: object, error: BaseException | None, traceback: object
-    ) -> None:
+    def finish(self, caller: object, error: BaseException | None) -> Steps[None]:
+        """End a block that raised `error` or nothing; raise LockLost in place of success."""
         is_cancelled_by_loss = False
         try:
             lease = self._own(caller)
@@ -244,11 +229,21 @@ class BaseLock(ABC):
             if scope is not None and scope.depth == lease.count:
                 lease.scope = None
                 is_cancelled_by_loss = scope.close(error)
-            await lease.arelease()
+            if self.until == "commit" and release_at_commit(lease):
+                if error is None:
+                    lease.check()  # raised now, it rolls the transaction back
+                return
+            yield from lease.leave()
+        except LockUnavailable:  # the block has done its work, and the grant ends with its ttl
+            logger.warning("Lock %s not released: no reply", self.name, exc_info=True)
         except LockError:
             if error is None or is_cancelled_by_loss:
-                raise
+                raise  # else the error of the block is the one to raise
             logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 def timed_out(claim: Claim, timeout: float) -> LockTimeout:
@@ -263,66 +258,65 @@ def timed_out(claim: Claim, timeout: float) -> LockTimeout:
     return LockTimeout(f"{text}.", holder=holder.owner, since=since)
 
 
-class Lock(BaseLock):
+class StoreLock(Lock):
     """A lock on one name in one backend."""
 
     ttl: float
     owner = ""  # that of a grant to continue
 
-    def __init__(self, backend: Backend, name: str, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, table: LeaseTable, name: str, **options: Unpack[LockOptions]) -> None:
         super().__init__(name, **options)
-        self.backend = backend
-        self.ttl = backend.ttl if self.ttl is None else self.ttl
-        check_ttl(self.ttl)
+        self.table = table
+        self.backend = table.backend
+        self.ttl = self.backend.ttl if self.ttl is None else self.ttl
 
-    def _lease_of(self, caller: object) -> Lease | None:
-        return self.backend.held.get((self.name, caller))
+    def lease_of(self, caller: object) -> Lease | None:
+        """Return the caller's lease, or None if it holds none."""
+        return self.table.held.get((self.name, caller))
 
-    def _grant(self, caller: object, wait: float) -> Lease | Claim:
-        claim = self._claim(caller)
-        started = time.monotonic()
-        try:
-            grant = self._request(claim, wait)
-        except BaseException as error:
-            self._failed(claim, error)
-            raise
-        try:
-            return self._hold(claim, grant, started)
-        except BaseException:  # from a signal handler, or because no thread can be started
-            with suppress(LockError):
-                self.backend.release(claim, claim.token)
-            raise
+    def holder_names(self) -> set[str]:
+        """Ask the store for the owners of this name."""
+        return {held.owner for held in self.backend.holders(self.name)}
 
-    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
-        key = (self.name, caller)
-        if key in self.backend.entering and self.reentrant:
+    def patience(self) -> Steps[float]:
+        """Return the lock's timeout, or that of the backend."""
+        return self.backend.timeout if self.timeout is None else self.timeout
+        yield  # a body without calls
+
+    def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
+        """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
+        key, entering = (self.name, caller), self.table.entering
+        if key in entering and self.reentrant:
             raise LockMisuse(
                 f"This task is acquiring {self.name!r} already: await one acquire first."
             )
-        claim = self._claim(caller)
+        claim = self.claim(caller)
         started = time.monotonic()
-        self.backend.entering.add(key)
+        entering.add(key)
         try:
-            grant = await self._arequest(claim, wait)
+            grant = yield self.request(claim, wait)
         except BaseException as error:
             self._failed(claim, error)
             raise
         finally:
-            self.backend.entering.discard(key)
+            entering.discard(key)
         try:
-            return self._hold(claim, grant, started)
-        except BaseException:
+            return self.hold(claim, grant, started)
+        except BaseException:  # from a signal handler, or because no thread can be started
             with suppress(LockError):
-                await self.backend.arelease(claim, claim.token)
+                yield Call(
+                    partial(self.backend.release, claim, claim.token),
+                    partial(self.backend.arelease, claim, claim.token),
+                )
             raise
 
-    def _request(self, claim: Claim, wait: float) -> Grant | None:
-        return self.backend.acquire(claim, wait)
+    def request(self, claim: Claim, wait: float) -> Call:
+        """Return the call whose result is a grant, or None."""
+        backend = self.backend
+        return Call(partial(backend.acquire, claim, wait), partial(backend.aacquire, claim, wait))
 
-    async def _arequest(self, claim: Claim, wait: float) -> Grant | None:
-        return await self.backend.aacquire(claim, wait)
-
-    def _claim(self, caller: object) -> Claim:
+    def claim(self, caller: object) -> Claim:
+        """Return a new claim of the caller on this lock."""
         claim = Claim(name=self.name, ttl=self.ttl, owner=self.owner, caller=caller)
         tracing.begin(self.backend.alias, claim)
         if self.owner:  # the store knows it without the context of this wait
@@ -336,7 +330,7 @@ class Lock(BaseLock):
         if claim.trace is not None:
             claim.trace.waited(claim, "unavailable" if is_unavailable else "interrupted")
 
-    def _hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
+    def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease of a grant, now the caller's, and see to its renewal and its end.
 
         Without a grant, return the claim.
@@ -347,34 +341,24 @@ class Lock(BaseLock):
             if claim.trace is not None:
                 claim.trace.waited(claim, "timeout")
             return claim
-        lease = Lease(backend, claim, grant, self.on_lost)
+        lease = Lease(
+            self.table,
+            claim,
+            grant,
+            on_lost=self.on_lost,
+            is_renewed=self.renew and backend.capabilities.expires,
+            max_hold=self.max_hold,
+        )
         try:
-            key = self.name, claim.caller
-            # Not None if it is lost, or if its holder may not enter again.
-            lease.previous = backend.held.get(key)
-            backend.held[key] = lease
+            self.table.add(lease)
             metrics.acquired(backend.alias, self.name, lease.granted_at - started)
             if claim.trace is not None:
                 claim.trace.waited(claim, "acquired")
-            if self.max_hold is not None:
-                lease.hold_until = lease.granted_at + self.max_hold
-            lease.is_renewed = self.renew and backend.capabilities.expires
             lease.schedule()
             if backend.capabilities.exclusion != "none":
-                lease.renewer.add(lease)
+                self.table.renewer.add(lease)
             lease.log(logging.DEBUG, "lock acquired")
         except BaseException:
             lease.forget()
             raise
         return lease
-
-    def locked(self) -> bool:
-        """Return whether any caller that this process can see holds the lock."""
-        mine = [lease.name for lease in list(self.backend.held.values()) if not lease.lost]
-        return self.name in mine or self.name in {held.name for held in self.backend.inspect()}
-
-    def _with_timeout(self) -> float:
-        return self.backend.timeout if self.timeout is None else self.timeout
-
-
-Backend.lock_class = Lock

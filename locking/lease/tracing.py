@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 
 if TYPE_CHECKING:
-    from locking.backends.base import Claim
+    from locking.claims import Claim
 
 MAX_OWNER = 150
 """Longest owner, in characters, that every store can keep."""

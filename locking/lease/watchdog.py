@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from locking.backends.aio import start_thread
+from locking.claims import Claim
 from locking.exceptions import LockError, LockLost
-
-if TYPE_CHECKING:
-    from locking.backends.base import Backend
-    from locking.lease import Lease
+from locking.threads import start_thread
 
 logger = logging.getLogger("locking")
 
@@ -44,25 +41,61 @@ IDLE_CHECKS = 5
 """Checks without a lease after which the thread ends; the next lease starts it again."""
 
 
+class Renewable(Protocol):
+    """The part of a lease that the watchdog uses; see `locking.lease.Lease`."""
+
+    claim: Claim
+    count: int
+    renew_at: float
+    hold_until: float
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic time at which the lease ends."""
+
+    @property
+    def lost(self) -> bool:
+        """True if it has ended."""
+
+    @property
+    def is_held(self) -> bool:
+        """True until its release."""
+
+    def renew(self) -> None:
+        """Extend it, or raise LockLost."""
+
+    def give_up(self, reason: str) -> None:
+        """Mark it as lost, and release it in the store."""
+
+    def mark_lost(self) -> None:
+        """Record the loss."""
+
+    def forget(self) -> None:
+        """Drop it in this process."""
+
+    def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
+        """Log `event` with the lease."""
+
+
 class Renewer:
     """Renews the leases of one backend; adding and removing one costs a set operation."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self.leases: set[Lease] = set()
+        self.leases: set[Renewable] = set()
         """The leases that are renewed."""
-        self.left_behind: SimpleQueue[Lease] = SimpleQueue()
-        """Leases that the thread must release, because their holder dropped the lock object."""
+        self.left_behind: SimpleQueue[Renewable] = SimpleQueue()
+        """Leases that the thread must release, because their transaction ended in another one."""
         self._wake = threading.Condition()
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
         self.thread: threading.Thread | None = None
         self.workers: list[Future[None]] = []
         """The threads that renew leases, one unless a request gets no reply."""
-        self._pending: set[Lease] = set()
+        self._pending: set[Renewable] = set()
         """Leases whose renewal has no reply yet."""
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: Renewable) -> None:
         """Renew `lease` until it is removed or lost."""
         self.leases.add(lease)
         if self.thread is None or lease.renew_at < self.next_renewal:
@@ -74,11 +107,11 @@ class Renewer:
                     self.thread = thread
                 self._wake.notify()
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: Renewable) -> None:
         """Stop renewing `lease`."""
         self.leases.discard(lease)
 
-    def reschedule(self, lease: Lease) -> None:
+    def reschedule(self, lease: Renewable) -> None:
         """Wake the thread if the lease's next renewal is now the first one due."""
         if lease in self.leases and lease.renew_at < self.next_renewal:
             self.add(lease)
@@ -133,11 +166,9 @@ class Renewer:
                 lease = self.left_behind.get_nowait()
             except Empty:
                 return
-            if lease.count > 1:
-                lease.count -= 1
-            elif lease.is_held:
-                lease.discard()
-                yield partial(lease.give_up, "lock released: its lock object was dropped")
+            if lease.is_held:
+                lease.forget()
+                yield partial(lease.give_up, "lock released: its transaction was dropped")
 
     def _perform(self, steps: deque[Step]) -> None:
         """Let a thread take the steps, and another one whenever it makes no progress."""
@@ -168,7 +199,7 @@ class Renewer:
             except BaseException:  # the other leases need their renewal
                 logger.exception("Watchdog of %s failed, continuing", self.alias)
 
-    def _renew(self, lease: Lease) -> None:
+    def _renew(self, lease: Renewable) -> None:
         lease.renew_at = lease.deadline  # until then, the reply may come
         self._pending.add(lease)
         try:
@@ -177,7 +208,7 @@ class Renewer:
             self._pending.discard(lease)
             self.reschedule(lease)
 
-    def _ask(self, lease: Lease) -> None:
+    def _ask(self, lease: Renewable) -> None:
         if time.monotonic() >= lease.hold_until:
             lease.give_up("lock released: it was held for its max_hold")
             return
@@ -194,9 +225,3 @@ class Renewer:
             is_expected = isinstance(error, LockError)
             level = logging.WARNING if is_expected else logging.ERROR
             lease.log(level, "lease not renewed, will retry", exc_info=not is_expected)
-
-
-def renewer_of(backend: Backend) -> Renewer:
-    """Return the renewer of the backend in this process."""
-    renewer: Renewer = vars(backend).setdefault("renewer", Renewer(backend.alias))  # atomic
-    return renewer

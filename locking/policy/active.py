@@ -15,12 +15,12 @@ from typing import Any
 from django.db import Error, connections, router
 from django.db.models import QuerySet
 
-from locking.backends.aio import HelperThread
-from locking.conf import mode_warning, policy_settings
+from locking.conf import has_policy, mode_warning, policy_settings
 from locking.exceptions import LockUnavailable
 from locking.fork import after_fork_in_child
 from locking.models import LockPolicy
 from locking.refresh import clock
+from locking.threads import HelperThread
 
 MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
@@ -66,8 +66,11 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
     """Return the active policy, read at most `max_age` (default MAX_AGE) seconds ago.
 
     Raise LockUnavailable if it has to be read, and the database does not respond within `timeout`
-    (default READ_TIMEOUT) seconds or did not a moment ago.
+    (default READ_TIMEOUT) seconds or did not a moment ago. Without LOCK_POLICY, it is that of the
+    first backend, and nothing is read.
     """
+    if not has_policy():
+        return _fixed()
     return reader.get(
         MAX_AGE if max_age is None else max_age,
         READ_TIMEOUT if timeout is None else timeout,
@@ -76,10 +79,16 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
 
 async def acurrent(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
     """Return the active policy to a task, whose event loop goes on meanwhile; see `current`."""
+    if not has_policy():
+        return _fixed()
     return await reader.aget(
         MAX_AGE if max_age is None else max_age,
         READ_TIMEOUT if timeout is None else timeout,
     )
+
+
+def _fixed() -> Policy:
+    return Policy(backend=policy_settings()["BACKEND"], mode="", epoch=0, read_at=math.inf)
 
 
 def _read() -> Policy:

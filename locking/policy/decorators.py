@@ -14,8 +14,8 @@ from django.http import HttpRequest, HttpResponse
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable, unknown
 from locking.handler import locks
 from locking.lease import LockOptions
+from locking.names import storable
 from locking.policy.lock import PolicyLock
-from locking.types import storable
 
 OnBusy = Literal["raise", "return", "retry", 409, 503, None]
 

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Unpack
 
 from locking import policy
-from locking.backends.base import Claim
+from locking.claims import Claim
+from locking.conf import has_policy
 from locking.exceptions import LockError, LockMisuse
 from locking.handler import locks
-from locking.lease import AllOf, Lease, Lock, LockOptions, TakenOver
+from locking.lease import AllOf, Lease, Lock, LockOptions, StoreLock, TakenOver
 from locking.lease.lease import Ticket
-from locking.lease.lock import BaseLock
+from locking.lease.steps import Call, Steps
 from locking.policy import active
 from locking.refresh import clock
 
@@ -27,7 +28,7 @@ LAST_READ = 0.05
 """Seconds that a caller whose time is over still waits for a read of the policy."""
 
 
-class PolicyLock(BaseLock):
+class PolicyLock(Lock):
     """A lock whose backend is chosen when it is acquired.
 
     During a switch the caller waits until the switch is announced to all processes and the old
@@ -40,21 +41,22 @@ class PolicyLock(BaseLock):
         return AllOf(partial(cls, **options), names)
 
     @classmethod
-    def take_over(cls, ticket: Ticket, **options: Unpack[LockOptions]) -> Lock:
+    def take_over(cls, ticket: Ticket, **options: Unpack[LockOptions]) -> TakenOver:
         """Return a lock that continues a lease; its `with` raises LockLost if that has ended."""
         if not isinstance(ticket, dict) or not ticket.keys() >= TICKET_KEYS:
             raise LockMisuse(f"Invalid ticket {ticket!r:.40}: give what hand_over() returned.")
-        return TakenOver(locks[ticket["backend"]], ticket, **options)
+        return locks[ticket["backend"]].take_over(ticket, **options)
 
-    def _lease_of(self, caller: object) -> Lease | None:
-        key = (self.name, caller)
-        for backend in locks.opened():
-            lease = backend.held.get(key)
-            if lease is not None and lease.epoch:
-                return lease
-        return None
+    def lease_of(self, caller: object) -> Lease | None:
+        """Return the caller's lease; after a forced switch that of the newest policy."""
+        key = self.name, caller
+        if not has_policy():
+            return locks[policy.current().backend].held.get(key)
+        found = (store.held.get(key) for store in locks.opened())
+        chosen = [lease for lease in found if lease is not None and lease.epoch]
+        return max(chosen, key=lambda lease: (not lease.lost, lease.epoch), default=None)
 
-    def _lock(self, alias: str) -> Lock:
+    def _lock(self, alias: str) -> StoreLock:
         return locks[alias].lock(
             self.name,
             ttl=self.ttl,
@@ -65,52 +67,43 @@ class PolicyLock(BaseLock):
             until=self.until,
         )
 
-    def _grant(self, caller: object, wait: float) -> Lease | Claim:
-        deadline = time.monotonic() + wait
-        seen = policy.current(timeout=_read_timeout(deadline, wait))
-        while True:
-            if seen.grants(self.name):
-                lease = self._lock(seen.backend)._enter(max(0.0, deadline - time.monotonic()))
-                if isinstance(lease, Claim) or _keep(lease, seen, _read_timeout(deadline, wait)):
-                    return lease
-            policy.finish_overdue_switch(seen)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return Claim(name=self.name, ttl=wait, caller=caller)
-            time.sleep(min(DRAIN_PAUSE, left))
-            seen = policy.current(DRAIN_PAUSE, timeout=_read_timeout(deadline, wait))
-
-    async def _agrant(self, caller: object, wait: float) -> Lease | Claim:
-        """Return a new lease of a task; see `_grant`."""
+    def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
+        """Return a new lease, or a claim if none was granted for `wait` seconds."""
         deadline, max_age = time.monotonic() + wait, None
         while True:
-            timeout = _read_timeout(deadline, wait)
-            seen = await active.acurrent(max_age, timeout=timeout)
+            seen = yield _read(max_age, _read_timeout(deadline, wait))
             if seen.grants(self.name):
-                lock = self._lock(seen.backend)
-                lease = await lock._aenter(caller, max(0.0, deadline - time.monotonic()))
-                if isinstance(lease, Claim) or await _akeep(
-                    lease, seen, _read_timeout(deadline, wait)
-                ):
+                left = max(0.0, deadline - time.monotonic())
+                lease = yield from self._lock(seen.backend).enter(caller, left)
+                if isinstance(lease, Claim):
+                    return lease
+                if (yield from _keep(lease, seen, _read_timeout(deadline, wait))):
                     return lease
             policy.finish_overdue_switch(seen)
             left = deadline - time.monotonic()
             if left <= 0:
                 return Claim(name=self.name, ttl=wait, caller=caller)
-            await asyncio.sleep(min(DRAIN_PAUSE, left))
+            pause = min(DRAIN_PAUSE, left)
+            yield Call(partial(time.sleep, pause), partial(asyncio.sleep, pause))
             max_age = DRAIN_PAUSE
 
-    def locked(self) -> bool:
-        """Return whether any caller holds the lock in the active backend."""
-        return self._lock(policy.current().backend).locked()
+    def holder_names(self) -> set[str]:
+        """Ask the active backend for the owners of this name."""
+        return self._lock(policy.current().backend).holder_names()
 
-    def _with_timeout(self) -> float:
-        return locks[policy.current().backend].timeout if self.timeout is None else self.timeout
-
-    async def _awith_timeout(self) -> float:
+    def patience(self) -> Steps[float]:
+        """Return the lock's timeout, or that of the active backend."""
         if self.timeout is not None:
             return self.timeout
-        return locks[(await active.acurrent()).backend].timeout
+        seen = yield _read(None, None)
+        return locks[seen.backend].timeout
+
+
+def _read(max_age: float | None, timeout: float | None) -> Call:
+    return Call(
+        partial(policy.current, max_age, timeout=timeout),
+        partial(active.acurrent, max_age, timeout=timeout),
+    )
 
 
 def _read_timeout(deadline: float, wait: float) -> float | None:
@@ -118,27 +111,16 @@ def _read_timeout(deadline: float, wait: float) -> float | None:
     return max(LAST_READ, deadline - time.monotonic()) if 0 < wait < math.inf else None
 
 
-def _keep(lease: Lease, asked: policy.Policy, timeout: float | None) -> bool:
+def _keep(lease: Lease, asked: policy.Policy, timeout: float | None) -> Steps[bool]:
     """Return whether the policy still grants as it did when `asked`; release the lease if not."""
     is_kept = False
     try:
-        is_kept = _is_current(policy.current(timeout=timeout), asked, lease)
+        now = yield _read(None, timeout)
+        is_kept = _is_current(now, asked, lease)
     finally:
         if not is_kept:
             with suppress(LockError):
-                lease.release()
-    return is_kept
-
-
-async def _akeep(lease: Lease, asked: policy.Policy, timeout: float | None) -> bool:
-    """Return whether the policy still grants as it did when `asked`; see `_keep`."""
-    is_kept = False
-    try:
-        is_kept = _is_current(await active.acurrent(timeout=timeout), asked, lease)
-    finally:
-        if not is_kept:
-            with suppress(LockError):
-                await lease.arelease()
+                yield from lease.leave()
     return is_kept
 
 

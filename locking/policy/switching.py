@@ -19,6 +19,7 @@ from locking.conf import modes
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable, unknown
 from locking.handler import locks
 from locking.models import LockPolicy, LockPolicyChange
+from locking.names import RESERVED
 from locking.policy import active
 from locking.policy.active import (
     Policy,
@@ -31,7 +32,6 @@ from locking.policy.active import (
     stored_policy,
 )
 from locking.refresh import clock
-from locking.types import RESERVED
 
 logger = logging.getLogger("locking")
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from locking.backends.base import Backend
+from locking.lease import LockStore
 
 WAIT_TIMEOUT = 20.0
 """Seconds that a loaded machine may need for what takes milliseconds."""
@@ -49,9 +49,9 @@ def passes_in_child(check: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def acquire_and_release(backend: Backend, name: str, timeout: float = WAIT_TIMEOUT) -> bool:
+def acquire_and_release(locks: LockStore, name: str, timeout: float = WAIT_TIMEOUT) -> bool:
     """Return False if the lock stayed held."""
-    lock = backend.lock(name)
+    lock = locks.lock(name)
     if not lock.acquire(timeout=timeout):
         return False
     lock.release()

@@ -1,4 +1,4 @@
-"""The contract of every lock backend.
+"""The contract of every lock store.
 
     from locking.testing.contract import Contract
 
@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from locking.backends.base import Backend, Claim
+from locking.claims import Claim
+from locking.lease import LockStore
 from locking.testing.calls import (
     WAIT_TIMEOUT,
     acquire_and_release,
@@ -34,49 +35,49 @@ from locking.testing.contract_base import Another, ContractBase, needs
 class Contract(ContractBase):
     """All tests of the contract; `contract_base` has those of the end of a grant or a wait."""
 
-    def test_free_lock_is_acquired_at_once(self, backend: Backend, name: str) -> None:
-        backend.probe()
-        lock = backend.lock(name, timeout=0)
+    def test_free_lock_is_acquired_at_once(self, locks: LockStore, name: str) -> None:
+        locks.probe()
+        lock = locks.lock(name, timeout=0)
         with lock as lease:
             assert (lease.name, lease.lost) == (name, False)
             assert str(os.getpid()) in lease.owner
             lease.check()
         assert lock.lease is None
 
-    def test_held_lock_is_refused_at_once(self, backend: Backend, name: str) -> None:
-        with backend.lock(name, timeout=5), within(WAIT_TIMEOUT):
+    def test_held_lock_is_refused_at_once(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, timeout=5), within(WAIT_TIMEOUT):
             for _ in range(30):
-                got = in_thread(acquire_and_release, backend, name, 0)
-                assert got is (backend.capabilities.exclusion == "none")
+                got = in_thread(acquire_and_release, locks, name, 0)
+                assert got is (locks.capabilities.exclusion == "none")
 
     @needs(lambda can: can.exclusion != "none")
-    def test_wait_ends_at_its_timeout(self, backend: Backend, name: str) -> None:
-        with backend.lock(name, timeout=5):
+    def test_wait_ends_at_its_timeout(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, timeout=5):
             started = time.monotonic()
-            assert backend.acquire(Claim(name=name, ttl=30), 0.2) is None
+            assert locks.backend.acquire(Claim(name=name, ttl=30), 0.2) is None
             assert 0.2 <= time.monotonic() - started < 5
-            until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-        assert acquire_and_release(backend, name, 5), "an abandoned wait must not hold the lock"
+            until(lambda: not self.waiting(locks, name), "the waiter leaving the queue")
+        assert acquire_and_release(locks, name, 5), "an abandoned wait must not hold the lock"
 
     @needs(lambda can: can.exclusion != "none")
-    def test_inspect_lists_held_locks(self, backend: Backend, another: Another, name: str) -> None:
-        with backend.lock(name, timeout=5) as lease:
-            assert backend.lock(name).locked()
-            seen = {held.name: held for held in backend.inspect()}[name]
+    def test_inspect_lists_held_locks(self, locks: LockStore, another: Another, name: str) -> None:
+        with locks.lock(name, timeout=5) as lease:
+            assert locks.lock(name).locked()
+            seen = {held.name: held for held in locks.inspect()}[name]
             assert seen.owner == lease.owner
             assert seen.token in (lease.token, None)
-            assert not backend.capabilities.expires or 0 < (seen.expires_in or 0) <= backend.ttl + 1
-        assert not backend.lock(name).locked()
-        assert name not in {held.name for held in backend.inspect()}
-        if backend.capabilities.lists_holders:
+            assert not locks.capabilities.expires or 0 < (seen.expires_in or 0) <= locks.ttl + 1
+        assert not locks.lock(name).locked()
+        assert name not in {held.name for held in locks.inspect()}
+        if locks.capabilities.lists_holders:
             other = another()
             owner, _ = other.call("acquire", name, 5, None)
-            assert {held.name: held.owner for held in backend.inspect()}[name] == owner
-            assert backend.lock(name).locked()
+            assert {held.name: held.owner for held in locks.inspect()}[name] == owner
+            assert locks.lock(name).locked()
             other.call("release", name)
 
     def test_exclusion_between_processes_as_declared(
-        self, backend: Backend, another: Another, name: str, tmp_path: Path
+        self, locks: LockStore, another: Another, name: str, tmp_path: Path
     ) -> None:
         path, workers, times = tmp_path / "number", [another() for _ in range(3)], 40
         path.write_text(f"{0:08d}")
@@ -86,38 +87,38 @@ class Contract(ContractBase):
             worker.send("count", path, name, times)
         tokens = [worker.receive() for worker in workers]
         counted = int(path.read_text())
-        if backend.capabilities.exclusion != "machines":
+        if locks.capabilities.exclusion != "machines":
             assert counted < 3 * times, "the control lost no update, so there was no race"
             return
         assert counted == 3 * times
-        if backend.capabilities.fencing:
+        if locks.capabilities.fencing:
             assert len(set().union(*tokens)) == 3 * times, "two grants have the same token"
             assert tokens == [sorted(some) for some in tokens]
 
     def test_tokens_grow_with_every_grant(
-        self, backend: Backend, another: Another, name: str
+        self, locks: LockStore, another: Another, name: str
     ) -> None:
         tokens = []
         for number in range(20):
-            if number == 15 and backend.capabilities.fencing:
+            if number == 15 and locks.capabilities.fencing:
                 other = another()
                 tokens.append(other.call("acquire", name, 5, None)[1])
                 other.call("release", name)
-            with backend.lock(name, timeout=5) as lease:
+            with locks.lock(name, timeout=5) as lease:
                 tokens.append(lease.token)
         assert tokens == sorted(set(tokens))
         assert all(0 < token < 2**63 for token in tokens)
 
     @needs(lambda can: can.fair)
-    def test_fair_lock_is_granted_in_order(self, backend: Backend, name: str) -> None:
-        assert served(backend, name, 6, lambda: self.waiting(backend, name)) == [*range(6)]
+    def test_fair_lock_is_granted_in_order(self, locks: LockStore, name: str) -> None:
+        assert served(locks, name, 6, lambda: self.waiting(locks, name)) == [*range(6)]
 
-    def test_every_waiter_gets_the_lock_alone(self, backend: Backend, name: str) -> None:
+    def test_every_waiter_gets_the_lock_alone(self, locks: LockStore, name: str) -> None:
         inside: list[int] = []
         overlaps: list[int] = []
 
         def work() -> None:
-            with backend.lock(name, timeout=WAIT_TIMEOUT):
+            with locks.lock(name, timeout=WAIT_TIMEOUT):
                 inside.append(1)
                 overlaps.extend(inside[1:])
                 time.sleep(0.001)  # the work that the lock is for
@@ -126,28 +127,28 @@ class Contract(ContractBase):
         with ThreadPoolExecutor(12) as pool:
             for waiter in [pool.submit(work) for _ in range(36)]:
                 waiter.result(WAIT_TIMEOUT * 2)
-        assert bool(overlaps) is (backend.capabilities.exclusion == "none")
-        assert not self.waiting(backend, name)
+        assert bool(overlaps) is (locks.capabilities.exclusion == "none")
+        assert not self.waiting(locks, name)
 
     @needs(lambda can: can.exclusion != "none")
-    def test_names_are_not_patterns(self, backend: Backend, name: str) -> None:
+    def test_names_are_not_patterns(self, locks: LockStore, name: str) -> None:
         odd = [name.upper(), f"{name} ", f"{name}/../%2F", f"{name}{{*}}?[x]", f"{name}é限"]
-        with backend.lock(name.lower(), timeout=5):
+        with locks.lock(name.lower(), timeout=5):
             for other in odd:
-                assert acquire_and_release(backend, other, 0), other
-        with backend.lock(odd[-1], timeout=5):
-            assert odd[-1] in {held.name for held in backend.inspect()}
+                assert acquire_and_release(locks, other, 0), other
+        with locks.lock(odd[-1], timeout=5):
+            assert odd[-1] in {held.name for held in locks.inspect()}
 
 
-def served(backend: Backend, name: str, number: int, queued: Callable[[], int | None]) -> list[int]:
+def served(locks: LockStore, name: str, number: int, queued: Callable[[], int | None]) -> list[int]:
     """Queue waiters one after the other; return the order in which they acquire the lock."""
     order: list[int] = []
 
     def wait(place: int) -> None:
-        with backend.lock(name, timeout=WAIT_TIMEOUT):
+        with locks.lock(name, timeout=WAIT_TIMEOUT):
             order.append(place)
 
-    with ThreadPoolExecutor(number) as pool, backend.lock(name, timeout=5):
+    with ThreadPoolExecutor(number) as pool, locks.lock(name, timeout=5):
         for place in range(number):
             pool.submit(wait, place)
             until(partial(lambda size: queued() == size, place + 1), f"waiter {place} queueing")

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant
+from locking.claims import Capabilities, Claim, Grant
 from locking.conf import backend_class
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.handler import create
+from locking.lease import LockStore
 from locking.testing.calls import (
     WAIT_TIMEOUT,
     acquire_and_release,
@@ -37,9 +38,9 @@ def needs(declared: Callable[[Capabilities], bool]) -> Callable[[Test], Test]:
     return mark
 
 
-def granted(backend: Backend, claim: Claim) -> Grant:
+def granted(locks: LockStore, claim: Claim) -> Grant:
     """Return the grant of a claim, which must get the lock."""
-    grant = backend.acquire(claim, WAIT_TIMEOUT)
+    grant = locks.backend.acquire(claim, WAIT_TIMEOUT)
     assert grant is not None
     return grant
 
@@ -93,7 +94,7 @@ class ContractBase:
             process.kill()
 
     @pytest.fixture
-    def backend(self, conf: dict[str, Any]) -> Iterator[Backend]:
+    def locks(self, conf: dict[str, Any]) -> Iterator[LockStore]:
         with closing(create("contract", conf)) as made:
             yield made
 
@@ -101,87 +102,89 @@ class ContractBase:
     def name(self) -> str:
         return f"contract:{uuid.uuid4().hex}"
 
-    def waiting(self, backend: Backend, name: str) -> int | None:
+    def waiting(self, locks: LockStore, name: str) -> int | None:
         """Return the number of waiters for `name`; None if the store does not record it."""
-        return next((held.waiters for held in backend.inspect() if held.name == name), 0)
+        return next((held.waiters for held in locks.inspect() if held.name == name), 0)
 
     @needs(lambda can: can.exclusion == "machines")
-    def test_killed_holder_is_replaced(self, backend: Backend, another: Another, name: str) -> None:
-        can = backend.capabilities
+    def test_killed_holder_is_replaced(self, locks: LockStore, another: Another, name: str) -> None:
+        can = locks.capabilities
         assert can.expires or can.session_bound
         other = another()
         assert other.call("acquire", name, 5, self.TTL)
-        assert not backend.lock(name).acquire(blocking=False)
+        assert not locks.lock(name).acquire(blocking=False)
         other.kill()
-        assert acquire_and_release(backend, name)
+        assert acquire_and_release(locks, name)
 
     @needs(lambda can: can.expires)
-    def test_expired_claim_cannot_change_its_successor(self, backend: Backend, name: str) -> None:
+    def test_expired_claim_cannot_change_its_successor(self, locks: LockStore, name: str) -> None:
         old, successor = Claim(name=name, ttl=0.3), Claim(name=name, ttl=30)
-        expired, grant = granted(backend, old), granted(backend, successor)
+        expired, grant = granted(locks, old), granted(locks, successor)
         assert grant.token > expired.token
         with pytest.raises(LockLost):
-            backend.extend(old, expired.token, 30)
+            locks.backend.extend(old, expired.token, 30)
         with pytest.raises(LockLost):
-            backend.release(old, expired.token)
-        assert backend.acquire(Claim(name=name, ttl=30), 0) is None, "the successor lost its lock"
-        backend.release(successor, grant.token)
+            locks.backend.release(old, expired.token)
+        assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None, (
+            "the successor lost its lock"
+        )
+        locks.backend.release(successor, grant.token)
 
     @needs(lambda can: can.expires)
-    def test_extended_grant_lasts_longer(self, backend: Backend, name: str) -> None:
+    def test_extended_grant_lasts_longer(self, locks: LockStore, name: str) -> None:
         claim = Claim(name=name, ttl=self.TTL)
-        grant = granted(backend, claim)
+        grant = granted(locks, claim)
         assert grant.deadline <= time.monotonic() + self.TTL
-        extended = backend.extend(claim, grant.token, 30)
+        extended = locks.backend.extend(claim, grant.token, 30)
         assert grant.deadline + 20 < extended <= time.monotonic() + 30
         until(lambda: time.monotonic() > grant.deadline + 0.1, "the first end passing")
-        assert backend.acquire(Claim(name=name, ttl=30), 0) is None
-        backend.release(claim, grant.token)
+        assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None
+        locks.backend.release(claim, grant.token)
 
     @needs(lambda can: can.exclusion != "none")
-    def test_other_claims_cannot_change_the_grant(self, backend: Backend, name: str) -> None:
+    def test_other_claims_cannot_change_the_grant(self, locks: LockStore, name: str) -> None:
         def held() -> list[tuple[str, int | None]]:
-            return [(held.owner, held.count) for held in backend.inspect() if held.name == name]
+            return [(held.owner, held.count) for held in locks.inspect() if held.name == name]
 
         holder, other = Claim(name=name, ttl=30), Claim(name=name, ttl=30)
-        grant = granted(backend, holder)
-        if backend.capabilities.counts_in_store:
-            backend.set_depth(holder, grant.token, 3)
+        grant = granted(locks, holder)
+        if locks.capabilities.counts_in_store:
+            locks.backend.set_depth(holder, grant.token, 3)
             assert held() == [(holder.owner, 3)]
         before = held()
         with pytest.raises(LockLost):
-            backend.extend(other, grant.token, 60)
-        with pytest.raises(LockLost) if backend.capabilities.counts_in_store else nullcontext():
-            backend.set_depth(other, grant.token, 2)
+            locks.backend.extend(other, grant.token, 60)
+        with pytest.raises(LockLost) if locks.capabilities.counts_in_store else nullcontext():
+            locks.backend.set_depth(other, grant.token, 2)
         with pytest.raises(LockLost):
-            backend.release(other, grant.token)
+            locks.backend.release(other, grant.token)
         assert held() == before
-        backend.release(holder, grant.token)
+        locks.backend.release(holder, grant.token)
         with pytest.raises(LockLost):
-            backend.release(holder, grant.token)
+            locks.backend.release(holder, grant.token)
 
     @needs(lambda can: can.exclusion != "none")
     @pytest.mark.parametrize("when", ["before", "during"])
-    def test_cancelled_wait_leaves_no_trace(self, backend: Backend, name: str, when: str) -> None:
+    def test_cancelled_wait_leaves_no_trace(self, locks: LockStore, name: str, when: str) -> None:
         claim = Claim(name=name, ttl=30)
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+        with locks.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             if when == "before":
                 claim.cancel()
-            waiter = pool.submit(backend.acquire, claim, WAIT_TIMEOUT * 2)
+            waiter = pool.submit(locks.backend.acquire, claim, WAIT_TIMEOUT * 2)
             if when == "during":
-                until(lambda: self.waiting(backend, name) != 0, "the wait")
+                until(lambda: self.waiting(locks, name) != 0, "the wait")
                 claim.cancel()
             assert waiter.result(WAIT_TIMEOUT) is None
-            until(lambda: not self.waiting(backend, name), "the waiter leaving the queue")
-        assert acquire_and_release(backend, name, 5)
+            until(lambda: not self.waiting(locks, name), "the waiter leaving the queue")
+        assert acquire_and_release(locks, name, 5)
 
-    def test_lock_works_after_a_fork(self, backend: Backend, name: str) -> None:
-        lock = backend.lock(name, timeout=5)
+    def test_lock_works_after_a_fork(self, locks: LockStore, name: str) -> None:
+        lock = locks.lock(name, timeout=5)
 
         def works_in_child() -> bool:
             held_here = lock.lease is not None
-            excluded = backend.capabilities.exclusion != "machines" or not lock.acquire(timeout=0.1)
-            return not held_here and excluded and acquire_and_release(backend, f"{name}-free", 5)
+            excluded = locks.capabilities.exclusion != "machines" or not lock.acquire(timeout=0.1)
+            return not held_here and excluded and acquire_and_release(locks, f"{name}-free", 5)
 
         with lock as lease:  # opens the client, too
             assert passes_in_child(works_in_child)
@@ -189,23 +192,23 @@ class ContractBase:
 
     @needs(lambda can: can.exclusion == "machines")
     def test_unreachable_store_fails_in_bounded_time(self) -> None:
-        backend = create("down", {"BACKEND": self.path, "LOCATION": self.down})
-        with within(WAIT_TIMEOUT), closing(backend):
+        locks = create("down", {"BACKEND": self.path, "LOCATION": self.down})
+        with within(WAIT_TIMEOUT), closing(locks):
             with pytest.raises(LockUnavailable):
-                backend.probe()
+                locks.probe()
             with pytest.raises(LockUnavailable):
-                backend.lock("contract:down").acquire(timeout=0.5)
+                locks.lock("contract:down").acquire(timeout=0.5)
 
-    def test_broken_lock_is_lost_by_its_holder(self, backend: Backend, name: str) -> None:
-        lock = backend.lock(name)
+    def test_broken_lock_is_lost_by_its_holder(self, locks: LockStore, name: str) -> None:
+        lock = locks.lock(name)
         lock.acquire(timeout=5)
         try:
-            assert backend.break_lock(name)
+            assert locks.break_lock(name)
         except LockMisuse:  # the backend has no such operation
             lock.release()
             return
-        assert not backend.break_lock(f"{name}-unknown")
-        free = in_thread(acquire_and_release, backend, name)
+        assert not locks.break_lock(f"{name}-unknown")
+        free = in_thread(acquire_and_release, locks, name)
         assert free, "a broken lock must be free for others"
         with pytest.raises(LockLost):
             lock.release()

@@ -29,7 +29,7 @@ def no_locks_left(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("lock_clock")  # it must outlive this fixture
 
     def held() -> set[tuple[str, str, str]]:
-        leases = [lease for backend in locks.opened() for lease in list(backend.held.values())]
+        leases = [lease for store in locks.opened() for lease in list(store.held.values())]
         return {(lease.name, lease.backend.alias, lease.owner) for lease in leases}
 
     before = held()

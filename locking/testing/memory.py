@@ -10,20 +10,20 @@ A lease ends when the test advances the clock, and not in real time.
 """
 
 import math
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from django.test.utils import override_settings
 
-from locking.backends.base import Claim, Grant, Held
 from locking.backends.options import Option
 from locking.backends.process import ProcessBackend
+from locking.claims import Claim, Grant, Held
 from locking.conf import lock_settings
 from locking.exceptions import LockLost, LockMisuse
 from locking.handler import locks
 from locking.lease import Lease
+from locking.lease.steps import run
 
 ELSEWHERE = object()
 """The caller that stands for another process."""
@@ -34,14 +34,16 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.backends = weakref.WeakSet[InMemoryBackend]()
-        """Backends whose leases this clock ends."""
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass. A lease ends after its ttl in total, because nothing renews it."""
         self.now += seconds
-        for backend in list(self.backends):
-            backend.end_leases(seconds)
+        for store in locks.opened():
+            if isinstance(store.backend, InMemoryBackend) and store.backend.clock is self:
+                for lease in list(store.held.values()):
+                    lease.hold_until -= seconds
+                    if lease.lost or store.backend.has_ended(lease.owner):
+                        lease.give_up("lock lost: the test advanced the clock")
 
 
 class InMemoryBackend(ProcessBackend):
@@ -59,8 +61,9 @@ class InMemoryBackend(ProcessBackend):
     def __init__(self, alias: str, **settings: object) -> None:
         super().__init__(alias, **settings)
         self.clock: VirtualClock = self.options["CLOCK"] or VirtualClock()
-        self.clock.backends.add(self)
         self._ends: dict[str, float] = {}
+        self.elsewhere: set[str] = set()
+        """Names that `held_elsewhere` holds."""
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue."""
@@ -74,7 +77,7 @@ class InMemoryBackend(ProcessBackend):
 
     def _wait(self, claim: Claim, timeout: float) -> float:
         """Return the seconds to wait: none for a holder that only this thread could end."""
-        if (claim.name, ELSEWHERE) not in self.held:
+        if claim.name not in self.elsewhere:
             return timeout
         if timeout == math.inf:
             raise LockMisuse(f"{claim.name!r} is held elsewhere: this wait would never end.")
@@ -91,12 +94,9 @@ class InMemoryBackend(ProcessBackend):
         ends = {owner: end - self.clock.now for owner, end in self._ends.items()}
         return [replace(held, expires_in=ends[held.owner]) for held in super().inspect()]
 
-    def end_leases(self, seconds: float) -> None:
-        """End the leases whose time has come, `seconds` after the last call."""
-        for lease in list(self.held.values()):
-            lease.hold_until -= seconds
-            if lease.lost or self._ends[lease.owner] <= self.clock.now:
-                lease.give_up("lock lost: the test advanced the clock")
+    def has_ended(self, owner: str) -> bool:
+        """Return whether the ttl of this holder is over."""
+        return self._ends[owner] <= self.clock.now
 
 
 @contextmanager
@@ -126,11 +126,14 @@ def held_elsewhere(name: str, alias: str | None = None) -> Iterator[None]:
     """
     from locking import policy  # needs the apps
 
-    lock = locks[alias or policy.current().backend].lock(name, renew=False)
-    lease = lock._grant(ELSEWHERE, 0)
+    store = locks[alias or policy.current().backend]
+    assert isinstance(store.backend, InMemoryBackend)
+    lease = run(store.lock(name, renew=False).grant(ELSEWHERE, 0))
     assert isinstance(lease, Lease), f"{name!r} is held already"
+    store.backend.elsewhere.add(name)
     try:
         yield
     finally:
+        store.backend.elsewhere.discard(name)
         with suppress(LockLost):
             lease.release()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import django
 
 if TYPE_CHECKING:
-    from locking.backends.base import Backend
-    from locking.lease import Lock
+    from locking.lease import Lock, LockStore
 
 REPLY_TIMEOUT = 60.0
 
@@ -51,13 +50,13 @@ class OtherProcess:
 class Commands:
     """The commands that the process executes; `held` has its locks by name."""
 
-    def __init__(self, backend: "Backend") -> None:
-        self._backend = backend
+    def __init__(self, locks: "LockStore") -> None:
+        self._store = locks
         self.held: dict[str, Lock] = {}
 
     def acquire(self, name: str, timeout: float, ttl: float | None) -> tuple[str, int] | None:
         """Return owner and token of the grant."""
-        lock = self._backend.lock(name, ttl=ttl)
+        lock = self._store.lock(name, ttl=ttl)
         if not lock.acquire(timeout=timeout) or lock.lease is None:
             return None
         self.held[name] = lock
@@ -71,7 +70,7 @@ class Commands:
         """Add 1 to the number in a file under the lock, in steps; return the tokens."""
         tokens = []
         for _ in range(times):
-            with self._backend.lock(name, timeout=REPLY_TIMEOUT) as lease:
+            with self._store.lock(name, timeout=REPLY_TIMEOUT) as lease:
                 tokens.append(lease.token)
                 with file.open("r+") as opened:
                     number = int(opened.read())

@@ -15,10 +15,10 @@ from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
 from locking import LockUnavailable, locks, metrics, policy, single_flight
-from locking.backends.base import Held
+from locking.claims import Held
 from locking.jobs.runs import UNFINISHED
 from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
-from locking.types import RESERVED
+from locking.names import RESERVED
 from shop.administration import alerts
 from shop.administration.audit import StockAudit
 from shop.errors import ServiceUnavailable

@@ -60,7 +60,7 @@ def learn_newer_fence(sale: Sale) -> None:
         active = policy.current()
         if newest.token is None or active.epoch != newest.epoch:
             return
-        locks[active.backend].raise_token_floor(lock_name(sale.pk), newest.token)
+        locks[active.backend].backend.raise_token_floor(lock_name(sale.pk), newest.token)
         with sale_lock(sale) as lease:
             fence, is_new = fence_of(lease), lease.count == 1
         if is_new and fence.epoch == newest.epoch and (fence.token or math.inf) <= newest.token:

@@ -288,7 +288,7 @@ class TestKazoo:
         new = locks["zookeeper"].lock(name)
         new.acquire()
         lease = new.lease
-        ExpireSession(zookeeper.hosts, locks["zookeeper"].session.client.client_id).inject()
+        ExpireSession(zookeeper.hosts, locks["zookeeper"].backend.session.client.client_id).inject()
         until(lambda: lease.lost, "the loss of the new lock", 60)
         with pytest.raises(LockLost):
             new.release()

@@ -14,11 +14,10 @@ import environ
 from django.db import connections
 
 from devservers.faults.worker import WorkerProcess
-from locking.backends.base import Backend
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
-from locking.lease import Lock, TakenOver
-from locking.types import ReservedName
+from locking.lease import Lock, LockStore, TakenOver
+from locking.names import ReservedName
 
 WORK_SECONDS = 0.001
 """How long each holder keeps a lock, the same for every backend."""
@@ -71,7 +70,7 @@ class LockCommands:
 
     def __init__(self) -> None:
         self.held: dict[str, Lock] = {}
-        self.backend: Backend | None = None
+        self.backend: LockStore | None = None
 
     def configure(
         self, conf: dict[str, Any], databases: dict[str, str] | None = None

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockLost, LockUnavailable
 from locking.handler import create
 

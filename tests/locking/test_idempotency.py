@@ -150,15 +150,15 @@ def test_key_in_flight_is_refused(backend) -> None:
             do(request=request)
     assert effects() == 0
     do("another")
-    backend.reset_after_fork()  # drops the lease
+    backend.backend.reset_after_fork()  # drops the lease
     assert do().body == b"effect 2"
 
 
 def test_unavailable_lock_does_not_stop_an_attempt(backend, caplog) -> None:
-    backend.then("acquire", unavailable)
+    backend.backend.then("acquire", unavailable)
     first = do()
     assert "lock unavailable" in caplog.text
-    backend.then("release", unavailable)
+    backend.backend.then("release", unavailable)
     assert do() == first
     assert effects() == 1
 
@@ -167,7 +167,7 @@ def test_two_lock_holders_have_one_effect(backend) -> None:
     """The first lease expired: the row decides, and the first attempt returns its response."""
     with Attempt(user=1, key="k", request=b"r") as late:
         assert late.response is None
-        backend.reset_after_fork()  # drops the lease
+        backend.backend.reset_after_fork()  # drops the lease
         other = do()
         with transaction.atomic():
             act()
@@ -341,7 +341,7 @@ def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
     in_thread(held.acquire)
     refused = send(user, headers=KEY)
     assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)
-    backend.reset_after_fork()
+    backend.backend.reset_after_fork()
     assert send(user, headers=KEY).status_code == 201
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout, lock, locks
+from locking.lease import LockStore
 from locking.testing.calls import acquire_and_release, in_thread, within
 from locking.testing.fixtures import lock_clock  # noqa: F401 - a fixture
 from locking.testing.memory import InMemoryBackend, VirtualClock, held_elsewhere, locks_in_memory
@@ -53,19 +54,19 @@ def test_lock_left_by_another_test_does_not_count():
 
 
 @pytest.fixture
-def memory() -> InMemoryBackend:
-    return InMemoryBackend("memory", ttl=6.0)
+def memory(lock_clock: VirtualClock) -> LockStore:  # noqa: F811
+    return locks["redis"]
 
 
-def test_advanced_clock_ends_the_lease(memory: InMemoryBackend) -> None:
+def test_advanced_clock_ends_the_lease(memory: LockStore) -> None:
     lost = []
     held = memory.lock("invoice:42", on_lost=lost.append)
     held.acquire()
     lease = held.lease
-    memory.clock.advance(5.9)
+    memory.backend.clock.advance(5.9)
     lease.check()
     assert [round(seen.expires_in, 1) for seen in memory.inspect()] == [0.1]
-    memory.clock.advance(0.1)
+    memory.backend.clock.advance(0.1)
     assert lease.lost
     assert lost == [lease]
     assert in_thread(acquire_and_release, memory, "invoice:42", 0)
@@ -73,36 +74,36 @@ def test_advanced_clock_ends_the_lease(memory: InMemoryBackend) -> None:
         held.release()
 
 
-def test_block_raises_lock_lost_once_its_lease_has_ended(memory: InMemoryBackend) -> None:
+def test_block_raises_lock_lost_once_its_lease_has_ended(memory: LockStore) -> None:
     with pytest.raises(LockLost), memory.lock("invoice:42"):
-        memory.clock.advance(60)
+        memory.backend.clock.advance(60)
 
 
-def test_extended_lease_ends_later(memory: InMemoryBackend) -> None:
+def test_extended_lease_ends_later(memory: LockStore) -> None:
     with memory.lock("invoice:42") as lease:
-        memory.clock.advance(5)
+        memory.backend.clock.advance(5)
         lease.extend(6)
-        memory.clock.advance(5)
+        memory.backend.clock.advance(5)
         lease.check()
 
 
-def test_clock_ends_what_max_hold_limits(memory: InMemoryBackend) -> None:
+def test_clock_ends_what_max_hold_limits(memory: LockStore) -> None:
     held = memory.lock("invoice:42", ttl=60, max_hold=10)
     held.acquire()
     lease = held.lease
-    memory.clock.advance(9)
+    memory.backend.clock.advance(9)
     assert not lease.lost
-    memory.clock.advance(1)
+    memory.backend.clock.advance(1)
     assert lease.lost
     assert memory.inspect() == []
 
 
-def test_waiter_gets_the_lock_of_an_ended_lease(memory: InMemoryBackend) -> None:
+def test_waiter_gets_the_lock_of_an_ended_lease(memory: LockStore) -> None:
     with pytest.raises(LockLost), memory.lock("invoice:42"):
         assert asyncio.run(_advance_while_waiting(memory))
 
 
-async def _advance_while_waiting(memory: InMemoryBackend) -> bool:
+async def _advance_while_waiting(memory: LockStore) -> bool:
     async def wait() -> bool:
         async with memory.lock("invoice:42", timeout=WAIT_TIMEOUT):
             return True
@@ -110,7 +111,7 @@ async def _advance_while_waiting(memory: InMemoryBackend) -> bool:
     waiter = asyncio.create_task(wait())
     while not memory.inspect()[0].waiters:
         await asyncio.sleep(0.001)
-    memory.clock.advance(6)
+    memory.backend.clock.advance(6)
     return await waiter
 
 
@@ -133,17 +134,17 @@ def test_lock_held_elsewhere_refuses_without_a_wait() -> None:
 def test_fixture_replaces_every_backend(lock_clock: VirtualClock) -> None:  # noqa: F811
     with lock("invoice:42") as lease:
         assert isinstance(lease.backend, InMemoryBackend)
-        assert {type(locks[alias]) for alias in locks} == {InMemoryBackend}
+        assert {type(locks[alias].backend) for alias in locks} == {InMemoryBackend}
         with held_elsewhere("invoice:43"), pytest.raises(LockTimeout), lock("invoice:43"):
             pass
         lock_clock.advance(1)
 
 
 def test_backends_of_the_settings_return() -> None:
-    before = type(locks["redis"])
+    before = type(locks["redis"].backend)
     with locks_in_memory():
-        assert type(locks["redis"]) is InMemoryBackend
-    assert type(locks["redis"]) is before
+        assert type(locks["redis"].backend) is InMemoryBackend
+    assert type(locks["redis"].backend) is before
 
 
 def test_fixtures_serve_a_project_of_its_own(tmp_path: Path) -> None:

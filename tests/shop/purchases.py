@@ -9,8 +9,8 @@ import pytest
 from django.db import OperationalError
 
 from inventory.models import StockMovement, WriteStrategy
-from locking.backends.base import Backend
 from locking.failpoints import armed
+from locking.lease import LockStore
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
@@ -43,7 +43,7 @@ def armed_once(point: str, act: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
-def held_by_another(backend: Backend, name: str) -> Iterator[None]:
+def held_by_another(backend: LockStore, name: str) -> Iterator[None]:
     """Hold a lock in another thread."""
     with ThreadPoolExecutor(1) as other:
         held = backend.lock(name)

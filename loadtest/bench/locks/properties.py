@@ -8,7 +8,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Capabilities
+from locking.claims import Capabilities
 
 BACKENDS = {
     "none": "none.NoneBackend",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 from django.utils.translation import gettext_lazy as _
@@ -18,9 +18,9 @@ from loadtest.history.recorder import Recorder
 from loadtest.scenarios.scenario import Scenario
 from loadtest.scenarios.steps import LOCK
 from loadtest.scenarios.testbed import REDIS, ZOOKEEPER, Testbed
-from locking.backends.base import Backend
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.handler import create
+from locking.lease import LockStore
 
 HERD_RECIPE = "loadtest.recipes.zookeeper_herd.ZooKeeperHerdBackend"
 POLLING_RECIPE = "loadtest.recipes.redis_textbook.SetExpireBackend"
@@ -29,13 +29,12 @@ HOLD_SECONDS = 0.8
 MAX_COMMANDS = 8
 """Redis commands that a waiter may cost; a queue needs about four, however long it waits."""
 COUNTERS = {"requests": "zk_packets_received", "wakes": "zk_sum_node_deleted_watch_count"}
-AnyBackend = TypeVar("AnyBackend", bound=Backend)
 
 
 @contextmanager
 def _backends(
-    testbed: Testbed, connect: Callable[[], AnyBackend], observe: Callable[[AnyBackend, Any], None]
-) -> Iterator[list[AnyBackend]]:
+    testbed: Testbed, connect: Callable[[], LockStore], observe: Callable[[LockStore, Any], None]
+) -> Iterator[list[LockStore]]:
     """One recorded backend for the holder and for each waiter, with connections of its own."""
     with ExitStack() as stack:
         backends = []
@@ -96,15 +95,15 @@ def _herd(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     }
 
 
-def _connect_zookeeper(ensemble: ZooKeeper, path: str) -> ZooKeeperBackend:
+def _connect_zookeeper(ensemble: ZooKeeper, path: str) -> LockStore:
     backend = create("zookeeper", {"BACKEND": path, "LOCATION": ensemble.hosts})
-    assert isinstance(backend, ZooKeeperBackend)
     backend.probe()
     return backend
 
 
-def _record_wakes(backend: ZooKeeperBackend, recorder: Recorder) -> None:
-    session = backend.session
+def _record_wakes(store: LockStore, recorder: Recorder) -> None:
+    assert isinstance(store.backend, ZooKeeperBackend)
+    session = store.backend.session
     assert session is not None
     happened = session.node_changed
 
@@ -151,7 +150,7 @@ def _polling(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     url = testbed.shared.redis.url
     conf = {"BACKEND": REDIS if is_repaired else POLLING_RECIPE, "LOCATION": url}
 
-    def connect() -> Backend:
+    def connect() -> LockStore:
         backend = create("redis", conf)
         with backend.lock("warm", ttl=TIMEOUT):
             """Open the connection and load the scripts."""
@@ -186,7 +185,8 @@ def _polling(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     }
 
 
-def _record_polls(backend: Backend, recorder: Recorder) -> None:
+def _record_polls(store: LockStore, recorder: Recorder) -> None:
+    backend = store.backend
     take = getattr(backend, "_take", None)
     if take is None:
         return

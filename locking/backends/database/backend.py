@@ -17,12 +17,12 @@ from typing import Any
 from django.db import connections
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Capabilities, Claim, Grant, Held
 from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.session import Cancelled, Session, UserLockSession
 from locking.backends.database.sql import SECOND, digest
 from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
 from locking.backends.pending_releases import PendingReleases
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
 
 SQLITE_CLOCK_ERROR = 0.002

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from locking.backends.base import Backend, Claim
+from locking.backends.base import Backend
 from locking.backends.database.pool import SessionPool
 from locking.backends.database.session import Session
+from locking.claims import Claim
 
 S = TypeVar("S", bound=Session)
 

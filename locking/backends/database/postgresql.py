@@ -14,7 +14,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, cast
 
-from locking.backends.base import Claim
 from locking.backends.database.session import (
     ConnectionLost,
     RolledBack,
@@ -22,6 +21,7 @@ from locking.backends.database.session import (
     interruptible,
     keep_alive,
 )
+from locking.claims import Claim
 from locking.exceptions import LockMisuse, LockUnavailable
 
 ROW_LOCK_MS = 1000

@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
-from locking.backends.base import Claim
 from locking.backends.database.sql import Statements, statements
+from locking.claims import Claim
 from locking.exceptions import LockUnavailable
 
 RESPONSE_TIMEOUT = 5

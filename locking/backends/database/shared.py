@@ -16,9 +16,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from locking.backends.base import READER, Claim
 from locking.backends.database.postgresql import KEY, LOCKS, WAIT, PostgreSQLSession
 from locking.backends.database.session import Session
+from locking.claims import READER, Claim
 
 MINT = (
     "nextval('locking_token') + CASE WHEN to_regproc('aurora_version') IS NULL THEN "

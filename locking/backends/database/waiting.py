@@ -22,10 +22,10 @@ import random
 import time
 from typing import NamedTuple
 
-from locking.backends.base import Claim
 from locking.backends.database.pool import SessionPool
 from locking.backends.database.session import Session
 from locking.backends.database.sql import SECOND, digest
+from locking.claims import Claim
 
 POLL_SECONDS = 0.02
 NEXT_POLL_SECONDS = 0.002

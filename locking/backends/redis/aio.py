@@ -13,13 +13,13 @@ from asyncio import AbstractEventLoop
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from locking.backends.aio import start_thread
-from locking.backends.base import Claim, Grant
 from locking.backends.redis.connection import Connection, Refused, Script, Undo, may_repeat
 from locking.backends.redis.scripts import KEEP, RECHECK_DELAY, RELEASE, TAKE, script_for
 from locking.backends.redis.shared import SharedConnection
 from locking.backends.redis.waiters import Waiter, Waiters
+from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
+from locking.threads import start_thread
 
 if TYPE_CHECKING:
     from locking.backends.redis.backend import RedisBackend

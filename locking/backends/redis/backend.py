@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held, other_slots
+from locking.backends.base import Backend
 from locking.backends.options import count, flag, seconds, text
 from locking.backends.pending_releases import PendingReleases
 from locking.backends.redis.addresses import url_problem
@@ -47,8 +47,9 @@ from locking.backends.redis.scripts import (
     script_for,
 )
 from locking.backends.redis.server_check import server_problem
+from locking.claims import Capabilities, Claim, Grant, Held, other_slots
 from locking.exceptions import LockUnavailable
-from locking.types import SHARED
+from locking.names import SHARED
 
 
 class RedisBackend(Backend):
@@ -104,7 +105,6 @@ class RedisBackend(Backend):
 
     def reset_after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
-        super().reset_after_fork()
         self._guard = threading.Lock()
         self._aio.reset()
 

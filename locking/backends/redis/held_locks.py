@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from locking.backends.base import Held
 from locking.backends.redis.connection import Connection
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.scripts import LIST, TICK, full_token
-from locking.types import SHARED
+from locking.claims import Held
+from locking.names import SHARED
 
 
 def held_locks(pool: ConnectionPool, prefix: str) -> list[Held]:

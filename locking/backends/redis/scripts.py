@@ -3,7 +3,7 @@
 import zlib
 
 from locking.backends.redis.connection import Script
-from locking.types import SHARED
+from locking.names import SHARED
 
 TAKE = Script("redis_queue.lua", "redis_take.lua")
 RELEASE = Script("redis_queue.lua", "redis_release.lua")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from locking.backends.base import Claim
 from locking.backends.redis.scripts import MAX_SLEEP, RECHECK_DELAY
+from locking.claims import Claim
 
 Message = tuple[int, int]
 """Token (0: try again) and time of a grant, in ticks."""

@@ -42,7 +42,7 @@ from urllib.parse import urlsplit
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.clock_tokens import clock_time, clock_token
 from locking.backends.options import seconds, text
 from locking.backends.pending_releases import PendingReleases
@@ -52,8 +52,9 @@ from locking.backends.redis.connection import Script, milliseconds, pack
 from locking.backends.redis.server_check import server_problem
 from locking.backends.redlock.master import Master, MasterConnection
 from locking.backends.redlock.quorum import Quorum, Votes
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
-from locking.types import is_number
+from locking.names import is_number
 
 RETRY_DELAY = (0.001, 0.016)
 """Range of the random pause in seconds, which separates claims that split the votes."""

@@ -27,7 +27,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from locking.backends.base import Backend, Capabilities, Claim, Grant, Held
+from locking.backends.base import Backend
 from locking.backends.options import path, seconds
 from locking.backends.zookeeper import queue as nodes
 from locking.backends.zookeeper.session import (
@@ -37,6 +37,7 @@ from locking.backends.zookeeper.session import (
     logger,
     translated,
 )
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockUnavailable
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4

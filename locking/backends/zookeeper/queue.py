@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from locking.backends.base import READER, WRITER, Claim, other_slots
+from locking.claims import READER, WRITER, Claim, other_slots
 
 GRANTED = b"granted"
 """The mark of a granted node with a waiter behind it."""

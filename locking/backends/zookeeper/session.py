@@ -44,7 +44,7 @@ from locking.backends.zookeeper.queue import owner_of
 from locking.exceptions import LockUnavailable
 
 if TYPE_CHECKING:
-    from locking.backends.base import Claim
+    from locking.claims import Claim
 
 logger = logging.getLogger("locking")
 

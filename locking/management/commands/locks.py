@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from django.core.management.base import CommandError
 
 from locking import policy
-from locking.backends.base import Held
+from locking.claims import Held
 from locking.handler import locks
 from locking.management.console import HelpfulCommand
 

@@ -17,9 +17,9 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
 from loadtest.history.lock_models import Lock
 from locking import locks
-from locking.backends.base import Backend
 from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.lease import LockStore
 from shop.models import Order
 from shop.sales.stock_lock import lock_name
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
@@ -34,12 +34,12 @@ TTL = 1.0
 
 
 @pytest.fixture
-def in_force(shop: Shop, settings: Any) -> Callable[..., Backend]:
+def in_force(shop: Shop, settings: Any) -> Callable[..., LockStore]:
     """Put a backend on servers of the test's own in force, recorded; others wait for its lease."""
     settings.LOCK_TIMEOUT = 3 * TTL
     settings.HARD_DEADLINE = 4 * TTL
 
-    def put(alias: str, location: object, discipline: str = "fenced", **options: Any) -> Backend:
+    def put(alias: str, location: object, discipline: str = "fenced", **options: Any) -> LockStore:
         conf = settings.LOCKS[alias] | {"LOCATION": location, "TTL": TTL, "OPTIONS": options}
         settings.LOCKS = settings.LOCKS | {alias: conf}
         put_in_force(alias, discipline)
@@ -50,7 +50,7 @@ def in_force(shop: Shop, settings: Any) -> Callable[..., Backend]:
     return put
 
 
-def ends_with(shop: Shop, backend: Backend, *, orders: int, overlaps: bool = False) -> None:
+def ends_with(shop: Shop, backend: LockStore, *, orders: int, overlaps: bool = False) -> None:
     """The history and the books are in order."""
     promise = Promise.of(backend.capabilities)
     findings = shop.findings(replace(promise, exclusive=promise.exclusive and not overlaps))
@@ -78,7 +78,7 @@ def another(act: Callable[[], str]) -> Iterator[Callable[[], str]]:
 
 @pytest.mark.faults(row=9, backend="redlock")
 def test_row_9_two_masters_are_not_missed_and_three_are(
-    shop: Shop, in_force: Callable[..., Backend]
+    shop: Shop, in_force: Callable[..., LockStore]
 ) -> None:
     with ExitStack() as stack:
         masters = [stack.enter_context(Redis()) for _ in range(5)]
@@ -108,7 +108,7 @@ def seen_from_near(server: Redis, shop: Shop) -> Iterator[Callable[[], object]]:
 
 @pytest.mark.faults(row=10, backend="redis")
 def test_row_10_the_answer_of_a_grant_is_lost(
-    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, InterceptingProxy]
+    shop: Shop, in_force: Callable[..., LockStore], far: tuple[Redis, InterceptingProxy]
 ) -> None:
     server, proxy = far
     backend = in_force("redis", f"redis://{proxy.url}/0")
@@ -125,7 +125,7 @@ def test_row_10_the_answer_of_a_grant_is_lost(
 
 @pytest.mark.faults(row=11, backend="redis")
 def test_row_11_a_purchase_is_granted_its_lock_long_after_it_gave_up(
-    shop: Shop, in_force: Callable[..., Backend], far: tuple[Redis, InterceptingProxy]
+    shop: Shop, in_force: Callable[..., LockStore], far: tuple[Redis, InterceptingProxy]
 ) -> None:
     """The release that follows the late acquire on the same connection frees the lock again."""
     server, proxy = far
@@ -155,7 +155,7 @@ def node() -> Iterator[str]:
 @pytest.mark.faults(row=12, backend="zookeeper")
 @pytest.mark.parametrize("discipline", ["naive", "fenced", "conditional"])
 def test_row_12_the_session_of_a_buyer_expires(
-    shop: Shop, in_force: Callable[..., Backend], node: str, discipline: str
+    shop: Shop, in_force: Callable[..., LockStore], node: str, discipline: str
 ) -> None:
     """Another buys before the late write, which the row refuses; naive takes it."""
     backend = in_force("zookeeper", node, discipline, SESSION_TIMEOUT=2.0)
@@ -178,7 +178,7 @@ def test_row_12_the_session_of_a_buyer_expires(
 
 @pytest.mark.faults(row=13, backend="zookeeper")
 def test_row_13_the_connection_is_lost_while_a_buyer_waits(
-    shop: Shop, in_force: Callable[..., Backend], node: str
+    shop: Shop, in_force: Callable[..., LockStore], node: str
 ) -> None:
     with InterceptingProxy(int(node.rpartition(":")[2])) as proxy:
         backend = in_force("zookeeper", proxy.url, SESSION_TIMEOUT=2.0)

@@ -17,9 +17,9 @@ from django.core.management import CommandError, call_command
 from loadtest.history.linearizability import BadHistory, Model, check
 from loadtest.history.lock_models import Lock, Stock
 from loadtest.history.recorder import Event, Recorder, history
-from locking.backends.base import Backend
 from locking.backends.none import NoneBackend
 from locking.backends.process import ProcessBackend
+from locking.lease import LockStore
 from tests.loadtest.history.brute_force import NEVER, Op, events_of, histories, is_legal
 from tests.loadtest.history.recorded import Shop, shop
 from tests.loadtest.lab import lab
@@ -204,7 +204,7 @@ def test_history_that_cannot_be_read_is_refused(case: str) -> None:
         check([BAD[case]], MODELS["stock" if "order" in case else "mutex"])
 
 
-def recorded(folder: Path, backend: Backend) -> Iterator[str]:
+def recorded(folder: Path, backend: LockStore) -> Iterator[str]:
     """Record four threads that acquire and release a lock; yield the verdict as a mutex."""
     recorder = Recorder(folder)
     recorder.watch(backend)

@@ -8,7 +8,7 @@ import pytest
 
 from devservers.faults.waiting import until
 from loadtest.recipes.mysql_row import MySQLRowRecipe
-from locking.backends.base import Claim
+from locking.claims import Claim
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 

@@ -15,10 +15,11 @@ from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.recipes.redis_textbook import SetExpireBackend, SetnxBackend, SetnxExpireBackend
 from locking import LockLost
-from locking.backends.base import Backend, Claim
 from locking.backends.redis.backend import RedisBackend
+from locking.caller import new_owner
+from locking.claims import Claim
 from locking.failpoints import armed
-from locking.types import new_owner
+from locking.lease import LockStore
 
 ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 
@@ -39,7 +40,7 @@ def claim(ttl: float = 0.3) -> Claim:
     return Claim(name="n", owner=new_owner(), ttl=ttl)
 
 
-def crash_between(backend: Backend) -> None:
+def crash_between(backend: LockStore) -> None:
     """Acquire the lock and crash, between the two commands if there are two."""
 
     def crash() -> None:
@@ -52,12 +53,12 @@ def crash_between(backend: Backend) -> None:
             return
 
 
-def is_free_after_the_ttl(backend: Backend) -> bool:
+def is_free_after_the_ttl(backend: LockStore) -> bool:
     return backend.acquire(claim(), 1.0) is not None
 
 
 @pytest.mark.parametrize("recipe", ALL)
-def test_recipe_excludes_and_polls(recipe: type[Backend], server: Redis) -> None:
+def test_recipe_excludes_and_polls(recipe: type[LockStore], server: Redis) -> None:
     backend, holder = recipe("recipe", location=server.url), claim(ttl=30)
     assert backend.acquire(holder, 0) is not None
     assert backend.acquire(claim(), 0) is None
@@ -80,7 +81,7 @@ def test_recipe_excludes_and_polls(recipe: type[Backend], server: Redis) -> None
         (RedisBackend, True),
     ],
 )
-def test_crash_during_acquire(recipe: type[Backend], recovers: bool, server: Redis) -> None:
+def test_crash_during_acquire(recipe: type[LockStore], recovers: bool, server: Redis) -> None:
     """L5 and L6 block forever; the others recover at the end of the ttl."""
     backend = recipe("recipe", location=server.url)
     crash_between(backend)
@@ -97,7 +98,7 @@ def test_setnx_expire_recovers_from_a_later_crash(server: Redis) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "keeps"), [(SetExpireBackend, False), (RedisBackend, True)])
-def test_late_release(recipe: type[Backend], keeps: bool, server: Redis) -> None:
+def test_late_release(recipe: type[LockStore], keeps: bool, server: Redis) -> None:
     """L7: the late holder deletes its successor's lock, and a third claim acquires it."""
     backend: Any = recipe("recipe", location=server.url)
     late, successor = claim(), claim(ttl=30)

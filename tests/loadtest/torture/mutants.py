@@ -20,12 +20,12 @@ from devservers.faults.waiting import FaultFailed
 from loadtest.torture.commands import Commands
 from loadtest.torture.plan import generate
 from loadtest.torture.runner import Torture
-from locking.backends.base import Held
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection
 from locking.backends.redis.scripts import RELEASE
 from locking.backends.redis.shared import SharedConnection
 from locking.backends.redlock import RedLockBackend
+from locking.claims import Held
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
 from locking.lease.watchdog import Renewer

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from locking.backends.base import Claim, Grant, Held
 from locking.backends.redis.backend import RedisBackend
+from locking.claims import Claim, Grant, Held
 from locking.testing.contract import Contract
 from tests.locking.backends.redis.test_contract_redis import TestRedis as OnRedis
 from tests.locking.backends.test_contract_local import LocalBackend

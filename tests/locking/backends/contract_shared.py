@@ -7,7 +7,8 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.backends.base import READER, WRITER, Backend, Claim
+from locking.claims import READER, WRITER, Claim
+from locking.lease import LockStore
 from locking.testing.calls import in_thread
 from locking.testing.contract_base import granted, needs
 from tests.locking.backends.contract_processes import OtherProcesses, StartWorker
@@ -23,7 +24,7 @@ SLOTS = 3
 shared = needs(lambda can: can.shared)
 
 
-def claim_on(backend: Backend, name: str, slots: int, ttl: float = 30) -> Claim:
+def claim_on(locks: LockStore, name: str, slots: int, ttl: float = 30) -> Claim:
     """Return a claim of a new owner on a semaphore or a read-write lock."""
     prefix = "semaphore" if slots > 0 else "read-write"
     claim = Claim(name=f"{prefix}:{name}", ttl=ttl)
@@ -31,11 +32,11 @@ def claim_on(backend: Backend, name: str, slots: int, ttl: float = 30) -> Claim:
     return claim
 
 
-def passed(backend: Backend, kind: str, name: str, timeout: float = 0, slots: int = SLOTS) -> bool:
+def passed(locks: LockStore, kind: str, name: str, timeout: float = 0, slots: int = SLOTS) -> bool:
     """Return whether another thread gets the lock, which it releases."""
 
     def take() -> bool:
-        lock = lock_of(backend, kind, name, slots)
+        lock = lock_of(locks, kind, name, slots)
         if not lock.acquire(timeout=timeout):
             return False
         lock.release()
@@ -51,9 +52,9 @@ class SharedLimits(OtherProcesses):
     """Seconds of a killed holder's lease, where the store has leases."""
     KILLS = 24
 
-    def queued(self, backend: Backend, name: str) -> int:
+    def queued(self, locks: LockStore, name: str) -> int:
         """Return the number of waiters for a shared lock."""
-        return next((one.waiters or 0 for one in backend.inspect() if one.name == name), 0)
+        return next((one.waiters or 0 for one in locks.inspect() if one.name == name), 0)
 
     @shared
     def test_semaphore_never_has_more_holders_than_slots(
@@ -82,20 +83,20 @@ class SharedLimits(OtherProcesses):
     @pytest.mark.faults(row=3)
     @shared
     def test_slots_of_killed_holders_are_free_again(
-        self, backend: Backend, conf: dict[str, Any], name: str, tmp_path: Path
+        self, locks: LockStore, conf: dict[str, Any], name: str, tmp_path: Path
     ) -> None:
-        self.kill(backend, conf, name, tmp_path, self.KILLS, SLOTS)
+        self.kill(locks, conf, name, tmp_path, self.KILLS, SLOTS)
 
     @pytest.mark.long
     @shared
     def test_slots_of_a_thousand_killed_holders_are_free_again(
-        self, backend: Backend, conf: dict[str, Any], name: str, tmp_path: Path
+        self, locks: LockStore, conf: dict[str, Any], name: str, tmp_path: Path
     ) -> None:
-        self.kill(backend, conf, name, tmp_path, kills=1000, slots=10)
+        self.kill(locks, conf, name, tmp_path, kills=1000, slots=10)
 
     def kill(
         self,
-        backend: Backend,
+        locks: LockStore,
         conf: dict[str, Any],
         name: str,
         folder: Path,
@@ -106,84 +107,84 @@ class SharedLimits(OtherProcesses):
         holds = kill_holders(conf, name, kills=kills, slots=slots, ttl=self.LEASE, log=log)
         assert len(holds) == kills
         assert most_at_once(holds) <= slots
-        claims = [claim_on(backend, name, slots) for _ in range(slots)]
-        grants = [granted(backend, claim) for claim in claims]
-        assert backend.acquire(claim_on(backend, name, slots), 0) is None
+        claims = [claim_on(locks, name, slots) for _ in range(slots)]
+        grants = [granted(locks, claim) for claim in claims]
+        assert locks.backend.acquire(claim_on(locks, name, slots), 0) is None
         for claim, grant in zip(claims, grants, strict=True):
-            backend.release(claim, grant.token)
+            locks.backend.release(claim, grant.token)
 
     @shared
     def test_killed_waiting_writer_lets_readers_in(
-        self, backend: Backend, start_worker: StartWorker, name: str
+        self, locks: LockStore, start_worker: StartWorker, name: str
     ) -> None:
         writer = start_worker()
-        with backend.read_write(name).read(timeout=5):
+        with locks.read_write(name).read(timeout=5):
             writer.send("take", kind="write", name=name, timeout=60)
-            until(lambda: self.queued(backend, f"read-write:{name}") == 1, "the writer waiting")
-            assert not passed(backend, "read", name)
+            until(lambda: self.queued(locks, f"read-write:{name}") == 1, "the writer waiting")
+            assert not passed(locks, "read", name)
             writer.kill()
-            assert passed(backend, "read", name, WAIT_TIMEOUT)
+            assert passed(locks, "read", name, WAIT_TIMEOUT)
 
     @shared
-    def test_expired_holder_frees_its_slot_only(self, backend: Backend, name: str) -> None:
-        if not backend.capabilities.expires:
+    def test_expired_holder_frees_its_slot_only(self, locks: LockStore, name: str) -> None:
+        if not locks.capabilities.expires:
             return
-        old = [claim_on(backend, name, 2, ttl=0.3) for _ in range(2)]
-        grants = [granted(backend, claim) for claim in old]
-        new = [claim_on(backend, name, 2) for _ in range(2)]
-        later = [granted(backend, claim) for claim in new]
+        old = [claim_on(locks, name, 2, ttl=0.3) for _ in range(2)]
+        grants = [granted(locks, claim) for claim in old]
+        new = [claim_on(locks, name, 2) for _ in range(2)]
+        later = [granted(locks, claim) for claim in new]
         assert min(grant.token for grant in later) > max(grant.token for grant in grants)
         for claim, grant in zip(old, grants, strict=True):
             with pytest.raises(LockLost):
-                backend.extend(claim, grant.token, 30)
+                locks.backend.extend(claim, grant.token, 30)
             with pytest.raises(LockLost):
-                backend.release(claim, grant.token)
-        assert backend.acquire(claim_on(backend, name, 2), 0) is None
+                locks.backend.release(claim, grant.token)
+        assert locks.backend.acquire(claim_on(locks, name, 2), 0) is None
         for claim, grant in zip(new, later, strict=True):
-            backend.release(claim, grant.token)
+            locks.backend.release(claim, grant.token)
 
     @shared
-    def test_extended_slot_lasts_longer(self, backend: Backend, name: str) -> None:
-        if not backend.capabilities.expires:
+    def test_extended_slot_lasts_longer(self, locks: LockStore, name: str) -> None:
+        if not locks.capabilities.expires:
             return
-        claims = [claim_on(backend, name, 2, ttl=0.5) for _ in range(2)]
-        first, _ = [granted(backend, claim) for claim in claims]
-        backend.extend(claims[0], first.token, 30)
-        third = claim_on(backend, name, 2)
-        token = granted(backend, third).token  # of the second, which expired
-        assert backend.acquire(claim_on(backend, name, 2), 0) is None
-        backend.release(claims[0], first.token)
-        backend.release(third, token)
-        assert passed(backend, "semaphore", name, 5, slots=2)
+        claims = [claim_on(locks, name, 2, ttl=0.5) for _ in range(2)]
+        first, _ = [granted(locks, claim) for claim in claims]
+        locks.backend.extend(claims[0], first.token, 30)
+        third = claim_on(locks, name, 2)
+        token = granted(locks, third).token  # of the second, which expired
+        assert locks.backend.acquire(claim_on(locks, name, 2), 0) is None
+        locks.backend.release(claims[0], first.token)
+        locks.backend.release(third, token)
+        assert passed(locks, "semaphore", name, 5, slots=2)
 
     @pytest.mark.faults(row=24, fired="foreign and double release")
     @shared
-    def test_other_claims_cannot_free_a_slot(self, backend: Backend, name: str) -> None:
+    def test_other_claims_cannot_free_a_slot(self, locks: LockStore, name: str) -> None:
         for slots in (1, READER, WRITER):
-            holder, other = (claim_on(backend, name, slots) for _ in range(2))
-            grant = granted(backend, holder)
+            holder, other = (claim_on(locks, name, slots) for _ in range(2))
+            grant = granted(locks, holder)
             for _ in range(2):
                 with pytest.raises(LockLost):
-                    backend.extend(other, grant.token, 60)
+                    locks.backend.extend(other, grant.token, 60)
                 with pytest.raises(LockLost):
-                    backend.release(other, grant.token)
-            refused = claim_on(backend, name, 1 if slots == 1 else WRITER)
-            assert backend.acquire(refused, 0) is None
-            backend.release(holder, grant.token)
+                    locks.backend.release(other, grant.token)
+            refused = claim_on(locks, name, 1 if slots == 1 else WRITER)
+            assert locks.backend.acquire(refused, 0) is None
+            locks.backend.release(holder, grant.token)
             with pytest.raises(LockLost):
-                backend.release(holder, grant.token)
+                locks.backend.release(holder, grant.token)
 
     @shared
-    def test_inspect_lists_every_holder(self, backend: Backend, name: str) -> None:
-        claims = [claim_on(backend, name, 2) for _ in range(2)]
-        grants = {claim.owner: granted(backend, claim) for claim in claims}
-        seen = [held for held in backend.inspect() if held.name == claims[0].name]
+    def test_inspect_lists_every_holder(self, locks: LockStore, name: str) -> None:
+        claims = [claim_on(locks, name, 2) for _ in range(2)]
+        grants = {claim.owner: granted(locks, claim) for claim in claims}
+        seen = [held for held in locks.inspect() if held.name == claims[0].name]
         assert {held.owner: held.token for held in seen} == {
             owner: grant.token for owner, grant in grants.items()
         }
-        assert backend.semaphore(name, 2).locked()
-        backend.release(claims[0], grants[claims[0].owner].token)
-        assert not backend.semaphore(name, 2).locked()
-        assert backend.break_lock(claims[0].name)
-        with backend.semaphore(name, 2, timeout=5):
-            assert passed(backend, "semaphore", name, WAIT_TIMEOUT, slots=2), "the broken slot"
+        assert locks.semaphore(name, 2).locked()
+        locks.backend.release(claims[0], grants[claims[0].owner].token)
+        assert not locks.semaphore(name, 2).locked()
+        assert locks.break_lock(claims[0].name)
+        with locks.semaphore(name, 2, timeout=5):
+            assert passed(locks, "semaphore", name, WAIT_TIMEOUT, slots=2), "the broken slot"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from locking.backends.base import Backend
 from locking.handler import create
+from locking.lease import LockStore
 from tests.locking.backends.database.postgresql_tools import alias, server
 from tests.locking.lock_worker import LockWorker
 
@@ -41,7 +41,7 @@ NONE = {"BACKEND": "locking.backends.none.NoneBackend"}
 class Store:
     """One backend here, and processes that have the same."""
 
-    backend: Backend
+    backend: LockStore
     conf: dict[str, Any]
     another: Callable[[], AbstractContextManager[LockWorker]]
 

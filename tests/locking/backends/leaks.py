@@ -4,10 +4,10 @@ import os
 import threading
 from pathlib import Path
 
-from locking.backends.base import Backend
+from locking.lease import LockStore
 
 
-def assert_nothing_leaks(backend: Backend, times: int = 20_000) -> None:
+def assert_nothing_leaks(locks: LockStore, times: int = 20_000) -> None:
     """Acquire and release `times` locks of 100 names; compare memory, descriptors and threads."""
 
     def resources() -> tuple[int, int, int]:
@@ -16,7 +16,7 @@ def assert_nothing_leaks(backend: Backend, times: int = 20_000) -> None:
 
     def run(times: int) -> None:
         for number in range(times):
-            lock = backend.lock(f"leak:{number % 100}", timeout=5)
+            lock = locks.lock(f"leak:{number % 100}", timeout=5)
             assert lock.acquire()
             lock.release()
 
@@ -27,5 +27,5 @@ def assert_nothing_leaks(backend: Backend, times: int = 20_000) -> None:
     assert memory < 4 << 20
     assert files <= 3, "more than a thread that releases a dropped lock of another test opens"
     assert threads <= 0
-    assert not backend.held
-    assert not backend.inspect()
+    assert not locks.held
+    assert not locks.inspect()

@@ -13,9 +13,8 @@ from typing import Any
 
 from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT
-from locking.backends.base import Backend
 from locking.handler import create
-from locking.lease import Lock
+from locking.lease import Lock, LockStore
 from locking.testing.process import Commands, OtherProcess
 from tests.locking.lock_worker import LockCommands, LockWorker
 
@@ -23,11 +22,11 @@ Interval = tuple[float, float]
 KINDS = ("semaphore", "read", "write")
 
 
-def lock_of(backend: Backend, kind: str, name: str, slots: int = 3, **options: Any) -> Lock:
+def lock_of(locks: LockStore, kind: str, name: str, slots: int = 3, **options: Any) -> Lock:
     """Return the lock of a kind: semaphore, read or write."""
     if kind == "semaphore":
-        return backend.semaphore(name, slots, **options)
-    return getattr(backend.read_write(name), kind)(**options)
+        return locks.semaphore(name, slots, **options)
+    return getattr(locks.read_write(name), kind)(**options)
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
@@ -123,8 +122,8 @@ def kill_holders(
     """
 
     def hold_and_die() -> None:
-        backend = create("killed", conf)
-        with backend.semaphore(name, slots, ttl=ttl, timeout=WAIT_TIMEOUT * 3):
+        locks = create("killed", conf)
+        with locks.semaphore(name, slots, ttl=ttl, timeout=WAIT_TIMEOUT * 3):
             start = time.monotonic()
             time.sleep(random.uniform(0, 0.02))  # the work in which it is killed
             with log.open("a") as file:

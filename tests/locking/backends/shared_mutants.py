@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from devservers import Redis
-from locking.backends.base import Claim
 from locking.backends.redis import scripts
 from locking.backends.redis.backend import RedisBackend
+from locking.claims import Claim
 from locking.testing.contract_base import ContractBase
 from tests.locking.backends.contract_shared_order import SharedOrder
 

@@ -15,6 +15,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, RetryOnce, redis_breaker
 from tests.devservers.faults.interception import InterceptingProxy
+from tests.locking.calls import store_of
 
 TIMEOUT = 1.0
 
@@ -149,10 +150,10 @@ def test_first_command_is_sent_without_a_handshake(client, proxy, redis_server, 
         if client == "cache":
             caches["far"].set("first", 1)
         else:
-            far.lock("first").acquire()
-            far.lock("first").release()
+            store_of(far).lock("first").acquire()
+            store_of(far).lock("first").release()
 
-    with near.lock("any"):
+    with store_of(near).lock("any"):
         pass  # the server knows the scripts
     key = {"lock": "lock:{first}", "cache": "shop:1:first"}[client]
     proxy.hold_replies()

@@ -92,7 +92,7 @@ def test_row_2_gil_held_longer_than_the_lease(store: Store, name: str, is_held: 
 
     Controls: the GIL is free, or the lock needs no watchdog but its connection.
     """
-    is_lost = is_held and not isinstance(store.backend, SessionLocks)
+    is_lost = is_held and not isinstance(store.backend.backend, SessionLocks)
     usleep = (ctypes.PyDLL if is_held else ctypes.CDLL)(None).usleep
     lock = store.backend.lock(name)
     with store.another() as other:

@@ -23,6 +23,7 @@ from tests.locking.backends.fault_stores import (
     server,
     store,
 )
+from tests.locking.calls import store_of
 from tests.locking.lock_worker import CONTEND_TIMEOUT
 
 __all__ = ["alias", "idle", "name", "server", "store"]
@@ -164,7 +165,7 @@ def test_f7_cost_per_waiter_is_constant_in_a_queue(redis: client.Redis) -> None:
     backend = RedisBackend("redis", location=f"redis://127.0.0.1:{port}/0")
 
     def queued() -> Any:
-        return backend.lock("f7", ttl=30, timeout=WAIT_TIMEOUT)
+        return store_of(backend).lock("f7", ttl=30, timeout=WAIT_TIMEOUT)
 
     def polling() -> Any:
         return redis.lock("polled", timeout=30, sleep=0.01)

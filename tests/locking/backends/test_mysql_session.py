@@ -16,9 +16,9 @@ from pytest_django import DjangoDbBlocker
 from devservers import MariaDb
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockUnavailable
-from locking.backends.base import Claim
 from locking.backends.database.session import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
+from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract import served
 from tests.locking.backends.database.database_tools import (
@@ -32,7 +32,7 @@ from tests.locking.backends.database.database_tools import (
     short_response_timeout,
 )
 from tests.locking.backends.leaks import assert_nothing_leaks
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
@@ -64,14 +64,14 @@ def claim(name: str, owner: str) -> Claim:
 @pytest.mark.faults(row=12, backend="mysql_session")
 def test_lease_is_lost_when_its_session_is_killed(backend: MySQLSessionBackend, root: Root) -> None:
     lost = threading.Event()
-    lock = backend.lock("ended", on_lost=lambda lease: lost.set())
+    lock = store_of(backend).lock("ended", on_lost=lambda lease: lost.set())
     lease = acquired(lock, timeout=5)
     root(f"KILL {backend.pinned[lease.owner].id}")
     assert lost.wait(2), "on_lost was not called"
     with pytest.raises(LockLost):
         lease.check()
     with ThreadPoolExecutor(1) as other:
-        successor = backend.lock("ended")
+        successor = store_of(backend).lock("ended")
         assert other.submit(successor.acquire, False).result(WAIT_TIMEOUT)
         with pytest.raises(LockLost):
             lock.release()
@@ -102,14 +102,14 @@ def test_lock_released_by_a_proxy_is_lost(backend: MySQLSessionBackend, root: Ro
 
 
 def test_waiters_are_granted_in_order(backend: MySQLSessionBackend, root: Root) -> None:
-    assert served(backend, "order", 8, root.waits) == list(range(8))
+    assert served(store_of(backend), "order", 8, root.waits) == list(range(8))
 
 
 def test_wait_may_be_longer_than_the_read_timeout(
     backend: MySQLSessionBackend, root: Root, short_response_timeout: None
 ) -> None:
-    with backend.lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
+    with store_of(backend).lock("long", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(store_of(backend).lock("long").acquire, timeout=3.5)
         until(lambda: root.waits() == 1, "the waiter")
         before = root.questions()
         assert not waiter.result(WAIT_TIMEOUT)
@@ -141,10 +141,10 @@ def test_break_lock_kills_the_holders_session(
     with another() as other:
         assert other.acquire("broken")["ok"]
         assert backend.break_lock("broken")
-        assert backend.lock("broken").acquire(timeout=5)
+        assert store_of(backend).lock("broken").acquire(timeout=5)
         until(lambda: other.lease("broken")["lost"], "the lease being marked as lost")
         assert other.release("broken")["error"] == "LockLost"
-        backend.lock("broken").release()
+        store_of(backend).lock("broken").release()
     assert not backend.break_lock("broken")
 
 
@@ -153,7 +153,7 @@ def test_watching_thread_survives_a_closed_session(
 ) -> None:
     """As a holder does that finds out first."""
     for close in (lambda kept: kept.close(), lambda kept: root(f"KILL {kept.id}")):
-        with suppress(LockLost), backend.lock("watched", timeout=5) as lease:
+        with suppress(LockLost), store_of(backend).lock("watched", timeout=5) as lease:
             close(backend.pinned[lease.owner])
             until(lambda lease=lease: lease.lost, "the lease being marked as lost")
 
@@ -162,7 +162,7 @@ def test_reply_to_a_holder_is_not_the_end_of_its_session(
     backend: MySQLSessionBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watching thread sees the reply, and is stopped until the holder has read it."""
-    with backend.lock("asked", timeout=5) as lease:
+    with store_of(backend).lock("asked", timeout=5) as lease:
         session, looks = backend.pinned[lease.owner], list[bool]()
         looking, asking, seen = threading.Event(), threading.Event(), threading.Event()
         ask = session.row
@@ -199,7 +199,7 @@ def test_released_session_is_not_closed_with_its_last_holder(
     looking, reused, go = threading.Event(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with backend.lock("first", timeout=5):
+        with store_of(backend).lock("first", timeout=5):
             assert go.wait(WAIT_TIMEOUT)
 
     holder = threading.Thread(target=hold)
@@ -217,7 +217,7 @@ def test_released_session_is_not_closed_with_its_last_holder(
     assert looking.wait(WAIT_TIMEOUT)
     go.set()
     holder.join(WAIT_TIMEOUT)
-    with backend.lock("second", timeout=5) as lease:
+    with store_of(backend).lock("second", timeout=5) as lease:
         assert backend.pinned[lease.owner] is session
         before = len(looks)
         reused.set()
@@ -233,7 +233,7 @@ def test_one_thread_watches_all_sessions(backend: MySQLSessionBackend) -> None:
         return sum(thread.name == "lock-sessions" for thread in new)
 
     def hold(number: int) -> None:
-        with backend.lock(f"many:{number}", timeout=WAIT_TIMEOUT):
+        with store_of(backend).lock(f"many:{number}", timeout=WAIT_TIMEOUT):
             gate.wait(WAIT_TIMEOUT)
 
     with ThreadPoolExecutor(8) as pool:
@@ -244,8 +244,8 @@ def test_one_thread_watches_all_sessions(backend: MySQLSessionBackend) -> None:
 
 
 def test_lock_of_an_ended_thread_is_released(backend: MySQLSessionBackend) -> None:
-    in_thread(backend.lock("dead").acquire)
-    with backend.lock("dead", timeout=WAIT_TIMEOUT) as lease:
+    in_thread(store_of(backend).lock("dead").acquire)
+    with store_of(backend).lock("dead", timeout=WAIT_TIMEOUT) as lease:
         assert [held.owner for held in backend.inspect()] == [lease.owner]
 
 
@@ -255,7 +255,7 @@ def test_idle_holder_keeps_its_lock(alias: str, root: Root) -> None:
     root("SET GLOBAL wait_timeout = 1")
     try:
         backend = session(alias)
-        with backend.lock("idle", timeout=5) as lease:
+        with store_of(backend).lock("idle", timeout=5) as lease:
             until(lambda: time.monotonic() > lease.granted_at + 2.5, "the time-out passing")
             lease.check()
         backend.close()
@@ -264,7 +264,7 @@ def test_idle_holder_keeps_its_lock(alias: str, root: Root) -> None:
 
 
 def test_connection_is_kept_alive(backend: MySQLSessionBackend) -> None:
-    with backend.lock("alive", timeout=5) as lease:
+    with store_of(backend).lock("alive", timeout=5) as lease:
         file = os.dup(backend.pinned[lease.owner].raw.fileno())
         with socket.socket(fileno=file) as connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
@@ -275,12 +275,12 @@ def test_galera_is_refused(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("locking.backends.mysql_session.GALERA", "SELECT 'wsrep_on', 'ON'")
     backend = session(alias)
     with pytest.raises(LockMisuse, match="Galera"):
-        backend.lock("cluster").acquire()
+        store_of(backend).lock("cluster").acquire()
     backend.close()
 
 
 def test_20000_acquisitions_leak_nothing(backend: MySQLSessionBackend, root: Root) -> None:
-    assert_nothing_leaks(backend)
+    assert_nothing_leaks(store_of(backend))
     sql = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'root'"
     assert root(sql)[0][0] == 2, "its one connection, and this one"
 
@@ -305,10 +305,10 @@ def test_short_wait_on_mysql_ends_on_time(
     monkeypatch.setattr(MySQLSession, "__init__", without_fractions)
     with alias_for(server.url, "whole_seconds", django_db_blocker) as alias:
         for backend in (database(alias), session(alias)):
-            with backend.lock("short"):
+            with store_of(backend).lock("short"):
                 for seconds in (0.2, 1.3):
-                    wait = partial(acquire_and_release, backend, "short", seconds)
+                    wait = partial(acquire_and_release, store_of(backend), "short", seconds)
                     best = min(refused(wait) for _ in range(3))
                     assert seconds <= best < seconds + 0.6
-            assert in_thread(partial(acquire_and_release, backend, "short", 0.2))
+            assert in_thread(partial(acquire_and_release, store_of(backend), "short", 0.2))
             backend.close()

@@ -16,12 +16,12 @@ from pytest_django import DjangoDbBlocker
 from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse
-from locking.backends.base import Claim
 from locking.backends.database.session import UserLockSession
 from locking.backends.postgresql_session import PostgreSQLSessionBackend
+from locking.claims import Claim
 from locking.conf import backend_class
 from locking.handler import create
-from locking.lease.lock import BaseLock
+from locking.lease import Lock
 from locking.testing.calls import acquire_and_release
 from locking.testing.contract import served
 from tests.locking.backends.database.postgresql_tools import (
@@ -32,7 +32,7 @@ from tests.locking.backends.database.postgresql_tools import (
     root,
     server,
 )
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["alias", "pooled", "root", "server"]
@@ -40,7 +40,7 @@ SESSION = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
 
 
 def session(alias: str) -> PostgreSQLSessionBackend:
-    return create("postgresql_session", {"BACKEND": SESSION, "LOCATION": alias})
+    return create("postgresql_session", {"BACKEND": SESSION, "LOCATION": alias}).backend
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_lease_is_lost_when_its_session_ends(
     backend: PostgreSQLSessionBackend, root: Superuser
 ) -> None:
     lost = threading.Event()
-    lock = backend.lock("ended", on_lost=lambda lease: lost.set())
+    lock = store_of(backend).lock("ended", on_lost=lambda lease: lost.set())
     lease = acquired(lock, timeout=5)
     root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
     assert lost.wait(WAIT_TIMEOUT), "on_lost was not called"
     with pytest.raises(LockLost):
         lock.release()
-    with backend.lock("ended", timeout=5) as successor:
+    with store_of(backend).lock("ended", timeout=5) as successor:
         assert successor.token > lease.token
 
 
@@ -87,11 +87,11 @@ def test_lock_granted_at_the_end_of_a_wait_is_not_kept(
     """A statement that reaches its lock_timeout keeps a lock that it got at that moment."""
     name = f"granted late {kind}"
 
-    def lock(of: PostgreSQLSessionBackend, *, first: bool = False) -> BaseLock:
+    def lock(of: PostgreSQLSessionBackend, *, first: bool = False) -> Lock:
         if kind == "reader":
-            both = of.read_write(name)
+            both = store_of(of).read_write(name)
             return both.write() if first else both.read()
-        return of.semaphore(name, 1) if kind == "semaphore" else of.lock(name)
+        return store_of(of).semaphore(name, 1) if kind == "semaphore" else store_of(of).lock(name)
 
     other = session(alias)
     mine = lock(other, first=True)
@@ -132,14 +132,14 @@ def _is_pending(pid: int, number: signal.Signals) -> bool:
 
 
 def test_waiters_are_granted_in_order(backend: PostgreSQLSessionBackend, root: Superuser) -> None:
-    assert served(backend, "order", 8, root.waits) == list(range(8))
+    assert served(store_of(backend), "order", 8, root.waits) == list(range(8))
 
 
 def test_waiter_sends_one_request_at_its_end(
     backend: PostgreSQLSessionBackend, root: Superuser
 ) -> None:
-    with backend.lock("patient", timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.lock("patient").acquire, timeout=1)
+    with store_of(backend).lock("patient", timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(store_of(backend).lock("patient").acquire, timeout=1)
         until(lambda: root.waits() == 1, "the wait on the server")
         before = root.requests()
         assert not waiter.result(WAIT_TIMEOUT)
@@ -165,7 +165,7 @@ def test_killed_holder_frees_its_lock_at_once(
     with another() as other:
         assert other.acquire("killed", ttl=60)["ok"]
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, backend, "killed")
+            waiter = pool.submit(acquire_and_release, store_of(backend), "killed")
             until(lambda: root.waits() == 1, "the waiter")
             before = time.monotonic()
             other.kill()
@@ -194,7 +194,7 @@ def test_break_lock_ends_the_holders_session(
     with another() as other:
         assert other.acquire("broken")["ok"]
         assert backend.break_lock("broken")
-        assert acquire_and_release(backend, "broken")
+        assert acquire_and_release(store_of(backend), "broken")
         until(lambda: other.lease("broken")["lost"], "the lease being marked as lost")
     assert not backend.break_lock("broken")
 
@@ -202,7 +202,7 @@ def test_break_lock_ends_the_holders_session(
 def test_transaction_pooler_is_refused(pooled: str) -> None:
     backend = session(pooled)
     with pytest.raises(LockMisuse, match="PgBouncer"):
-        backend.lock("pooled").acquire()
+        store_of(backend).lock("pooled").acquire()
     assert not backend.pinned
     backend.close()
 

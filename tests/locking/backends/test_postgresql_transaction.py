@@ -16,6 +16,7 @@ from locking.testing.calls import within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.backends.database.postgresql_tools import Superuser, alias, root, server
+from tests.locking.calls import store_of
 
 __all__ = ["alias", "root", "server"]
 CONF = {"BACKEND": "locking.backends.postgresql_transaction.PostgreSQLTransactionBackend"}
@@ -27,7 +28,7 @@ class TransactionCommands:
     ERRORS = (LockError,)
 
     def __init__(self) -> None:
-        self.backend = create("transaction", CONF)
+        self.backend = create("transaction", CONF).backend
         self.stack = ExitStack()
 
     def lock(
@@ -39,7 +40,7 @@ class TransactionCommands:
     ) -> dict[str, Any]:
         if begin:
             self.stack.enter_context(transaction.atomic())
-        with self.backend.lock(name, timeout=timeout, until=until) as lease:
+        with store_of(self.backend).lock(name, timeout=timeout, until=until) as lease:
             return {"ok": True, "token": lease.token}
 
     def lock_in_savepoint(self, name: str) -> dict[str, Any]:
@@ -175,11 +176,11 @@ def test_use_without_a_transaction_or_until_is_refused(start: Start) -> None:
 
 def test_session_lock_of_the_same_name_is_excluded(start: Start, alias: str) -> None:
     path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
-    session = create("session", {"BACKEND": path, "LOCATION": alias})
+    session = create("session", {"BACKEND": path, "LOCATION": alias}).backend
     one = start()
     assert one.call("lock", name="shared", timeout=5)["ok"]
-    assert not session.lock("shared").acquire(blocking=False)
+    assert not store_of(session).lock("shared").acquire(blocking=False)
     one.call("commit")
-    with session.lock("shared", timeout=5):
+    with store_of(session).lock("shared", timeout=5):
         assert one.call("lock", name="shared", timeout=0)["error"] == "LockTimeout"
     session.close()

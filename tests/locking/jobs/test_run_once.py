@@ -20,11 +20,10 @@ from locking import (
     current_run,
     locks,
     policy,
-    pruning,
     run_once,
 )
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs import runs
+from locking.jobs import pruning, runs
 from locking.jobs.run_once import TIME_LIMIT
 from locking.models import JobRun
 from tests.locking.policy.two_backends import apart

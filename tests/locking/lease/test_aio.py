@@ -8,7 +8,7 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost
-from locking.backends.base import Claim
+from locking.claims import Claim
 from tests.locking.scripted import scripted, waiters
 
 
@@ -35,8 +35,8 @@ def test_waiter_cancelled_twice_leaves_no_trace(process) -> None:
 def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
     backend = scripted()
     requested, reply = threading.Event(), threading.Event()
-    backend.then("acquire", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
-    backend.ignores_cancel = True  # it granted before it received the cancellation
+    backend.backend.then("acquire", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.ignores_cancel = True  # it granted before it received the cancellation
 
     async def main() -> None:
         waiter = asyncio.create_task(backend.lock("a").aacquire())
@@ -50,7 +50,7 @@ def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
             await waiter
 
     asyncio.run(main())
-    assert backend.times("release"), "nothing was granted: the test proves nothing"
+    assert backend.backend.times("release"), "nothing was granted: the test proves nothing"
     assert not backend.held
     assert not backend.inspect()
 
@@ -58,7 +58,7 @@ def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
 def test_store_that_does_not_respond_delays_no_release_in_another_one() -> None:
     requested, reply = threading.Event(), threading.Event()
     stopped = scripted()
-    stopped.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    stopped.backend.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
 
     async def main() -> None:
         one, other = stopped.lock("a"), scripted().lock("a")
@@ -101,7 +101,9 @@ def test_cancelled_reentry_is_undone() -> None:
 
         async def hold() -> None:
             async with lock:
-                backend.then("set_depth", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+                backend.backend.then(
+                    "set_depth", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT))
+                )
                 try:
                     await lock.aacquire()
                 except asyncio.CancelledError:

@@ -17,10 +17,10 @@ def test_giver_loses_the_lease_without_a_callback() -> None:
         lease.hand_over()
         assert lease.lost
         assert [held.count for held in backend.inspect()] == [0]
-        assert lease not in lease.renewer.leases
+        assert lease not in lease.table.renewer.leases
     assert not lost
     assert not backend.held
-    assert not backend.times("release")
+    assert not backend.backend.times("release")
 
 
 def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
@@ -60,11 +60,11 @@ def test_lock_acquired_again_is_not_handed_over() -> None:
 def test_giver_keeps_the_lease_when_the_store_does_not_reply() -> None:
     backend = scripted()
     with backend.lock("a") as lease:
-        backend.then("set_depth", unavailable)
+        backend.backend.then("set_depth", unavailable)
         with pytest.raises(LockUnavailable):
             lease.hand_over()
         lease.check()
-        assert lease in lease.renewer.leases
+        assert lease in lease.table.renewer.leases
     assert not backend.inspect()
 
 

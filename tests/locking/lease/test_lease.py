@@ -1,6 +1,7 @@
 """Locks and leases of any backend. The contract tests cover what the stores do."""
 
 import asyncio
+import gc
 import math
 import os
 import threading
@@ -12,6 +13,7 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, locks
 from locking.handler import create
+from locking.lease import State
 from locking.testing.calls import in_thread
 from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend, scripted, unavailable
@@ -30,7 +32,7 @@ def test_with_statement_waits_for_the_timeout_of_the_backend() -> None:
 
 def test_unavailable_store_leaves_nothing_held() -> None:
     backend = scripted()
-    backend.then("acquire", unavailable)
+    backend.backend.then("acquire", unavailable)
     with pytest.raises(LockUnavailable):
         backend.lock("a").acquire()
     assert not backend.held
@@ -118,18 +120,23 @@ def test_max_hold_ends_a_lock_without_a_lease(process) -> None:
         assert in_thread(process.lock("a").acquire, timeout=WAIT_TIMEOUT)
 
 
-def test_lock_is_released_when_its_object_is_dropped(caplog) -> None:
-    backend = scripted()
-    backend.lock("a").acquire()
-    until(lambda: not backend.inspect(), "the release")
-    assert not backend.held
-    assert "lock object was dropped" in caplog.text
-    kept, again = backend.lock("a"), backend.lock("a")
-    assert kept.acquire()
-    assert again.acquire()
-    del again
-    until(lambda: kept.lease.count == 1, "the dropped entry being undone")
-    kept.release()
+def test_lease_outlives_the_lock_object_that_acquired_it() -> None:
+    store = scripted()
+    assert store.lock("a").acquire()
+    gc.collect()
+    assert store.lock("a").owned()
+    store.lock("a").release()
+    assert not store.inspect()
+
+
+def test_try_acquire_returns_a_lease_or_none() -> None:
+    store = scripted()
+    lease = store.lock("a").try_acquire()
+    assert lease is not None
+    assert in_thread(store.lock("a").try_acquire) is None
+    lease.release()
+    assert lease.state is State.RELEASED
+    assert not store.lock("a").locked()
 
 
 def test_lock_of_an_ended_thread_is_released(process) -> None:
@@ -149,7 +156,7 @@ def test_error_of_the_block_hides_the_error_of_the_release(fault: str) -> None:
         if fault == "lost":
             backend.break_lock("a")
         elif fault == "unavailable":
-            backend.then("release", unavailable)
+            backend.backend.then("release", unavailable)
         else:
             lock.release()
 
@@ -265,7 +272,7 @@ def test_two_threads_may_discard_a_lease_at_once() -> None:
     backend = scripted()
     with backend.lock("a", renew=False) as lease:
         backend.held, held = Contended(backend.held), backend.held
-        lease.discard()
+        backend.discard(lease)
         assert not backend.held
         backend.held = held
 
@@ -316,7 +323,7 @@ def test_extension_sets_the_deadline_from_now_on() -> None:
 
 def test_third_party_backend_is_named_by_its_path(settings) -> None:
     settings.LOCKS = {"mine": {"BACKEND": PATH, "TTL": 3}}
-    assert isinstance(locks["mine"], ScriptedBackend)
+    assert isinstance(locks["mine"].backend, ScriptedBackend)
     with locks["mine"].lock("a") as first, locks["mine"].lock("b") as second:
         assert second.token > first.token
     with pytest.raises(LockMisuse, match=r"'redis'\. Choose from mine"):

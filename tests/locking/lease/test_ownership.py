@@ -10,19 +10,19 @@ from asgiref.sync import sync_to_async
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, lock, locks
-from locking.backends.base import Backend
+from locking.lease import LockStore
 from locking.testing.calls import in_thread
 
 NAME = "owned"
 
 
 @pytest.fixture
-def redis(redis_server: Redis) -> Iterator[Backend]:
+def redis(redis_server: Redis) -> Iterator[LockStore]:
     yield locks["redis"]
     locks.close()
 
 
-def is_free(backend: Backend) -> bool:
+def is_free(backend: LockStore) -> bool:
     return NAME not in {held.name for held in backend.inspect()}
 
 
@@ -31,7 +31,7 @@ async def soon(condition) -> None:
 
 
 @pytest.mark.parametrize("wrap", ["wait_for", "gather", "shield", "task"])
-def test_wrapped_acquire_belongs_to_the_calling_task(redis: Backend, wrap: str) -> None:
+def test_wrapped_acquire_belongs_to_the_calling_task(redis: LockStore, wrap: str) -> None:
     """`asyncio.wait_for` of Python 3.11 runs its coroutine in a task of its own."""
 
     async def main() -> None:
@@ -55,7 +55,7 @@ def test_wrapped_acquire_belongs_to_the_calling_task(redis: Backend, wrap: str) 
     assert is_free(redis)
 
 
-def test_child_task_does_not_share_the_lock(redis: Backend) -> None:
+def test_child_task_does_not_share_the_lock(redis: LockStore) -> None:
     async def main() -> None:
         async with redis.lock(NAME):
             child = asyncio.create_task(redis.lock(NAME).aacquire(timeout=0.05))
@@ -71,7 +71,7 @@ def test_child_task_does_not_share_the_lock(redis: Backend) -> None:
     assert is_free(redis)
 
 
-def test_two_acquires_of_one_task_at_once_are_refused(redis: Backend) -> None:
+def test_two_acquires_of_one_task_at_once_are_refused(redis: LockStore) -> None:
     """The second one would wait for its own task."""
 
     async def main() -> None:
@@ -86,7 +86,7 @@ def test_two_acquires_of_one_task_at_once_are_refused(redis: Backend) -> None:
     assert is_free(redis)
 
 
-def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: Backend) -> None:
+def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: LockStore) -> None:
     """All tasks run in one thread there, so the thread must not be taken for the caller."""
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: Backend) -> None
     assert is_free(redis)
 
 
-def test_child_task_does_not_inherit_a_lock_through_sync_to_async(redis: Backend) -> None:
+def test_child_task_does_not_inherit_a_lock_through_sync_to_async(redis: LockStore) -> None:
     async def main() -> None:
         mine = redis.lock(NAME)
         assert await sync_to_async(mine.acquire)()
@@ -125,7 +125,7 @@ def test_child_task_does_not_inherit_a_lock_through_sync_to_async(redis: Backend
     assert is_free(redis)
 
 
-def test_sync_code_under_sync_to_async_may_enter_again(redis: Backend) -> None:
+def test_sync_code_under_sync_to_async_may_enter_again(redis: LockStore) -> None:
     """As a sync view under ASGI does."""
 
     def view() -> int:
@@ -139,7 +139,7 @@ def test_sync_code_under_sync_to_async_may_enter_again(redis: Backend) -> None:
     assert is_free(redis)
 
 
-def test_lock_left_behind_by_sync_to_async_is_released(redis: Backend) -> None:
+def test_lock_left_behind_by_sync_to_async_is_released(redis: LockStore) -> None:
     async def leave() -> None:
         assert await sync_to_async(redis.lock(NAME, ttl=60).acquire)()
 
@@ -148,7 +148,7 @@ def test_lock_left_behind_by_sync_to_async_is_released(redis: Backend) -> None:
     until(lambda: is_free(redis), "the release")
 
 
-def test_lock_left_behind_by_a_task_is_released(redis: Backend) -> None:
+def test_lock_left_behind_by_a_task_is_released(redis: LockStore) -> None:
     async def main() -> None:
         async def leave() -> None:
             assert await redis.lock(NAME, ttl=60).aacquire()
@@ -160,7 +160,7 @@ def test_lock_left_behind_by_a_task_is_released(redis: Backend) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_policy_lock_has_an_async_form(redis: Backend) -> None:
+def test_policy_lock_has_an_async_form(redis: LockStore) -> None:
     async def main() -> None:
         async with lock(NAME) as lease:
             assert lease.epoch
@@ -181,7 +181,7 @@ def test_policy_lock_has_an_async_form(redis: Backend) -> None:
     assert is_free(redis)
 
 
-def test_lock_that_is_not_reentrant_refuses_its_holder(redis: Backend) -> None:
+def test_lock_that_is_not_reentrant_refuses_its_holder(redis: LockStore) -> None:
     mine = redis.lock(NAME, reentrant=False)
     with mine:
         assert mine.acquire(blocking=False) is False

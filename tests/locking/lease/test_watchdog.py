@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import LockLost
+from locking.lease import State
 from locking.lease.watchdog import Renewer
 from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
 from tests.locking.calls import acquired
@@ -28,10 +29,10 @@ def test_lease_is_renewed_every_third_of_its_ttl() -> None:
     backend = scripted()
     with backend.lock("a", ttl=TTL) as lease:
         first_end = lease.deadline
-        until(lambda: len(backend.times("extend")) >= 3, "three renewals")
+        until(lambda: len(backend.backend.times("extend")) >= 3, "three renewals")
         assert not lease.lost
     assert lease.deadline > first_end
-    renewals = [lease.granted_at, *backend.times("extend")]
+    renewals = [lease.granted_at, *backend.backend.times("extend")]
     gaps = [after - before for before, after in pairwise(renewals)]
     assert min(gaps) >= TTL / 3 - 0.001
     assert sorted(gaps)[len(gaps) // 2] < TTL * 2 / 3
@@ -39,13 +40,13 @@ def test_lease_is_renewed_every_third_of_its_ttl() -> None:
 
 def test_renewal_is_repeated_until_the_store_replies() -> None:
     backend = scripted()
-    backend.then("extend", *[unavailable] * 3)
+    backend.backend.then("extend", *[unavailable] * 3)
     lost = []
     with backend.lock("a", ttl=TTL, on_lost=lost.append) as lease:
         first_end = lease.deadline
         until(lambda: time.monotonic() > first_end, "the first lease passing")
         lease.check()
-    asked = backend.times("extend")
+    asked = backend.backend.times("extend")
     assert asked[3] - asked[0] < TTL * 2 / 3, "the retries come faster than renewals"
     assert not lost
 
@@ -56,28 +57,28 @@ def test_unexpected_error_does_not_stop_the_thread(caplog) -> None:
     def crash() -> None:
         raise ZeroDivisionError
 
-    backend.then("extend", crash)
+    backend.backend.then("extend", crash)
     with backend.lock("a", ttl=TTL) as lease:
-        until(lambda: len(backend.times("extend")) > 2, "the next renewals")
+        until(lambda: len(backend.backend.times("extend")) > 2, "the next renewals")
         lease.check()
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
     backend = scripted()
-    backend.then("extend", *[unavailable] * 1000)
+    backend.backend.then("extend", *[unavailable] * 1000)
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: lost.append(time.monotonic()))
     lease = acquired(lock)
     until(lambda: lost, "on_lost")
     assert lease.lost
     assert 0 <= lost[0] - lease.deadline < TTL
-    asked = len(backend.times("extend"))
+    asked = len(backend.backend.times("extend"))
     with pytest.raises(LockLost):
         lock.release()
     assert len(lost) == 1
     assert asked > 5, "it did not retry until the deadline"
-    assert len(backend.times("extend")) == asked, "a lost lease was renewed again"
+    assert len(backend.backend.times("extend")) == asked, "a lost lease was renewed again"
 
 
 def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
@@ -96,7 +97,7 @@ def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
 def test_release_during_a_renewal_is_not_a_loss() -> None:
     backend = scripted()
     requested, reply = threading.Event(), threading.Event()
-    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
     lock.acquire()
@@ -114,10 +115,11 @@ def test_shorter_extension_reschedules_the_renewal() -> None:
     lock = backend.lock("a", ttl=60)
     with lock as lease:
         until(
-            lambda: lease.renewer.next_renewal == lease.renew_at, "the thread sleeping until then"
+            lambda: lease.table.renewer.next_renewal == lease.renew_at,
+            "the thread sleeping until then",
         )
         lock.extend(TTL)
-        until(lambda: len(backend.times("extend")) > 2, "renewals by the new ttl")
+        until(lambda: len(backend.backend.times("extend")) > 2, "renewals by the new ttl")
         lease.check()
 
 
@@ -129,7 +131,7 @@ def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
     lock.acquire()
     lease = lock.lease
     backend.renewer.remove(lease)
-    lease.renewer, lease.is_renewed = dog, True
+    lease.table.renewer, lease.is_renewed = dog, True
     lease.schedule()
 
     class Leases(set):
@@ -146,7 +148,7 @@ def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
     dog.next_renewal = time.monotonic() - 1  # as after the renewal of a removed lease
     dog.thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
     dog.thread.start()
-    until(lambda: len(backend.times("extend")) > 1, "the renewal of the added lease")
+    until(lambda: len(backend.backend.times("extend")) > 1, "the renewal of the added lease")
     lock.release()
     dog.remove(lease)
 
@@ -165,18 +167,18 @@ def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
     assert not backend.held
     assert not backend.inspect()
     with backend.lock("a", ttl=TTL):
-        until(lambda: len(backend.times("extend")) > 1, "renewals")
+        until(lambda: len(backend.backend.times("extend")) > 1, "renewals")
 
 
 def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
     backend = scripted()
     requested, reply = threading.Event(), threading.Event()
-    backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
     with backend.lock("a", ttl=3) as lease:
         assert requested.wait(WAIT_TIMEOUT)
         backend.lock("a").extend(60)
         reply.set()  # the store executes it after the extension
-        until(lambda: len(backend.times("extend")) == 3, "another renewal, by the new ttl")
+        until(lambda: len(backend.backend.times("extend")) == 3, "another renewal, by the new ttl")
         until(lambda: backend.inspect()[0].expires_in > 50, "the longer lease")
         until(lambda: lease.remaining > 50, "the holder knowing of it")
 
@@ -191,7 +193,7 @@ def test_lease_of_an_ended_thread_is_not_renewed() -> None:
 def test_slow_store_costs_no_lease_of_another_store() -> None:
     slow, healthy = scripted(), scripted()
     requested, reply = threading.Event(), threading.Event()
-    slow.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    slow.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
     with suppress(LockLost), slow.lock("a", ttl=TTL):
         assert requested.wait(WAIT_TIMEOUT)
         with healthy.lock("b", ttl=TTL) as lease:
@@ -204,7 +206,7 @@ def test_slow_store_costs_no_lease_of_another_store() -> None:
 def test_renewal_without_a_reply_delays_no_other_lease() -> None:
     """Also not beyond the leases of the same backend, and its own lease is lost in time."""
     backend, replies, lost = scripted(), threading.Event(), []
-    backend.then("extend", *[lambda: replies.wait(WAIT_TIMEOUT)] * 3)
+    backend.backend.then("extend", *[lambda: replies.wait(WAIT_TIMEOUT)] * 3)
     stuck = [backend.lock(f"stuck{n}", ttl=TTL, on_lost=lost.append) for n in range(3)]
     for lock in stuck:
         acquired(lock)
@@ -230,13 +232,13 @@ def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
     monkeypatch.setattr("locking.lease.watchdog.IDLE", 0.05)
     backend = scripted()
     with backend.lock("a", ttl=TTL), backend.lock("b", ttl=TTL):
-        until(lambda: len(backend.times("extend")) > 3, "renewals")
+        until(lambda: len(backend.backend.times("extend")) > 3, "renewals")
         assert len(backend.renewer.leases) == 2
         thread = backend.renewer.thread
     until(lambda: not thread.is_alive(), "the thread ending")
     with backend.lock("a", ttl=TTL):
-        before = len(backend.times("extend"))
-        until(lambda: len(backend.times("extend")) > before, "renewals by a new thread")
+        before = len(backend.backend.times("extend"))
+        until(lambda: len(backend.backend.times("extend")) > before, "renewals by a new thread")
 
 
 @pytest.mark.parametrize("place", ["callback", "store"])
@@ -254,12 +256,12 @@ def test_exit_does_not_end_the_renewals(place: str) -> None:
         lock.acquire()
         thread = backend.renewer.thread
         if place == "store":
-            backend.then("extend", leave)
+            backend.backend.then("extend", leave)
         else:
             backend.break_lock("lost")
         assert called.wait(WAIT_TIMEOUT)
-        before = len(backend.times("extend"))
-        until(lambda: len(backend.times("extend")) > before + 2, "further renewals")
+        before = len(backend.backend.times("extend"))
+        until(lambda: len(backend.backend.times("extend")) > before + 2, "further renewals")
         kept.check()
         assert backend.renewer.thread is thread
     with suppress(LockLost):
@@ -287,23 +289,24 @@ def test_forked_child_renews_only_its_own_leases() -> None:
     backend = scripted()
 
     def renews_only_its_own() -> bool:
-        backend.calls.clear()
-        left_alone = backend.renewer is None and not watchdogs()
+        backend.backend.calls.clear()
+        left_alone = not backend.renewer.leases and not watchdogs()
         with backend.lock("b", ttl=TTL) as lease:
-            until(lambda: len(backend.times("extend")) > 1, "renewals in the child")
+            until(lambda: len(backend.backend.times("extend")) > 1, "renewals in the child")
             return left_alone and not lease.lost and len(watchdogs()) == 1
 
     with backend.lock("a", ttl=TTL):
         until(lambda: watchdogs(), "the thread starting")
         assert passes_in_child(renews_only_its_own)
-        before = len(backend.times("extend"))
-        until(lambda: len(backend.times("extend")) > before, "renewals in the parent")
+        before = len(backend.backend.times("extend"))
+        until(lambda: len(backend.backend.times("extend")) > before, "renewals in the parent")
 
 
 def test_failed_release_ends_the_renewal() -> None:
     backend = scripted()
-    backend.then("release", unavailable)
-    with pytest.raises(LockUnavailable), backend.lock("a"):
-        pass
+    backend.backend.then("release", unavailable)
+    with backend.lock("a") as lease:
+        pass  # the work is done: the grant ends with its ttl
+    assert lease.state is State.UNCONFIRMED
     assert not backend.renewer.leases
     assert not backend.held

@@ -91,7 +91,7 @@ def test_lock_policy_rejects_wrong_arguments(args, message) -> None:
 
 def test_lock_policy_reports_an_unavailable_store(new) -> None:
     policy.current()
-    new.then("probe", unavailable)
+    new.backend.then("probe", unavailable)
     with pytest.raises(CommandError, match="does not reply"):
         manage("lock_policy", "switch", "new")
 

@@ -13,21 +13,22 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locked, locks
+from locking.lease import LockStore
 from locking.testing.calls import in_thread
-from tests.locking.scripted import PATH, ScriptedBackend, unavailable
+from tests.locking.scripted import PATH, unavailable
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def backend(settings) -> ScriptedBackend:
+def backend(settings) -> LockStore:
     settings.LOCKS = {"scripted": {"BACKEND": PATH}, "other": {"BACKEND": PATH}}
     settings.LOCK_POLICY = {"BACKEND": "scripted"}
     return locks["scripted"]
 
 
 @pytest.fixture
-def held(backend: ScriptedBackend) -> Iterator[None]:
+def held(backend: LockStore) -> Iterator[None]:
     """Hold `invoice:42` in another thread."""
     claimed = backend.lock("invoice:42")
     in_thread(claimed.acquire)
@@ -146,8 +147,8 @@ class TestViews:
         assert VIEWS[kind](43).content == b"paid"
 
     @pytest.mark.parametrize("kind", VIEWS)
-    def test_unavailable_store_is_503(self, kind: str, backend: ScriptedBackend) -> None:
-        backend.then("acquire", unavailable)
+    def test_unavailable_store_is_503(self, kind: str, backend: LockStore) -> None:
+        backend.backend.then("acquire", unavailable)
         response = VIEWS[kind](42)
         assert (response.status_code, response["Retry-After"]) == (503, "1")
         assert b"unavailable" in response.content
@@ -181,7 +182,7 @@ class TestFunctions:
             return "sent"
 
         assert (send(1), send(42)) == ("sent", None)
-        backend.then("acquire", unavailable)
+        backend.backend.then("acquire", unavailable)
         with pytest.raises(LockUnavailable):
             send(1)
 
@@ -202,7 +203,7 @@ class TestTasks:
             yield app
 
     def test_celery_sends_a_task_again_while_the_lock_is_held(
-        self, celery: Celery, backend: ScriptedBackend, held: None
+        self, celery: Celery, backend: LockStore, held: None
     ) -> None:
         tries = []
 
@@ -216,8 +217,8 @@ class TestTasks:
             if len(tries) == 2:
                 backend.break_lock("invoice:42")
 
-        acquire = backend.acquire
-        backend.acquire = lambda claim, wait: refused(claim) or acquire(claim, wait)  # type: ignore[method-assign]
+        acquire = backend.backend.acquire
+        backend.backend.acquire = lambda claim, wait: refused(claim) or acquire(claim, wait)  # type: ignore[method-assign]
         assert send.apply([42]).get() == "sent"
         assert len(tries) == 2
 

@@ -13,9 +13,9 @@ from django.utils import timezone
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
+from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
 from locking.policy import lock as policy_lock
-from locking.types import ReservedName
 from tests.locking.policy.two_backends import AGE, apart, new, old, row, two_backends
 from tests.locking.scripted import unavailable
 
@@ -34,15 +34,15 @@ def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
 
     def acquire():
         with lock("a", timeout=WAIT_TIMEOUT) as lease:
-            return lease.backend, lease.fence[0]
+            return lease.table, lease.fence[0]
 
     caller = apart(acquire)
-    asked = len(old.times("acquire"))
+    asked = len(old.backend.times("acquire"))
     until(lambda: policy.current().draining, "the drain")
     assert not caller.done()
     assert finish_switch().backend == "new"
     assert caller.result(WAIT_TIMEOUT) == (new, 2)
-    assert len(old.times("acquire")) == asked
+    assert len(old.backend.times("acquire")) == asked
 
 
 def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
@@ -62,17 +62,17 @@ def test_new_callers_time_out_during_a_long_drain() -> None:
 def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
     """It was requested under the old policy and arrived under the next one."""
     asked, answer = threading.Event(), threading.Event()
-    old.then("acquire", lambda: (asked.set(), answer.wait(WAIT_TIMEOUT)))
+    old.backend.then("acquire", lambda: (asked.set(), answer.wait(WAIT_TIMEOUT)))
 
     def acquire():
         with lock("a", timeout=WAIT_TIMEOUT) as lease:
-            return lease.backend
+            return lease.table
 
     caller = apart(acquire)
     assert asked.wait(WAIT_TIMEOUT)
     switch(backend="new", wait=False)
     answer.set()
-    until(lambda: old.times("release"), "the release of the late grant")
+    until(lambda: old.backend.times("release"), "the release of the late grant")
     assert not old.inspect()
     finish_switch()
     assert caller.result(WAIT_TIMEOUT) is new
@@ -94,12 +94,12 @@ def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
         slow.append(True)
         policy.invalidate()
 
-    old.then("acquire", become_slow)
+    old.backend.then("acquire", become_slow)
     monkeypatch.setattr(active, "stored_policy", answer)
     with lock("a", timeout=WAIT_TIMEOUT):
-        asked = len(old.times("acquire"))
+        asked = len(old.backend.times("acquire"))
         assert asked >= 2  # more often if the machine is as slow as this database
-    assert len(old.times("release")) == asked
+    assert len(old.backend.times("release")) == asked
 
 
 def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
@@ -107,10 +107,10 @@ def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
     held = lock("a", ttl=1.5)
     held.acquire()
     switching = apart(switch, backend="new")
-    until(lambda: len(old.times("extend")) >= 2, "the holder renewing")
+    until(lambda: len(old.backend.times("extend")) >= 2, "the holder renewing")
     assert time.monotonic() - held.lease.granted_at > AGE + old.ttl
     assert not switching.done()
-    assert not new.times("acquire")
+    assert not new.backend.times("acquire")
     held.release()
     assert switching.result(WAIT_TIMEOUT).backend == "new"
 
@@ -125,7 +125,7 @@ def test_switch_stops_waiting_for_a_holder_that_stays(apart, old, new, monkeypat
         with pytest.raises(LockTimeout):
             apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
         with lock("b", timeout=WAIT_TIMEOUT) as lease:
-            assert (lease.backend, lease.fence[0]) == (new, 2)
+            assert (lease.table, lease.fence[0]) == (new, 2)
         assert not LockPolicyChange.objects.exists()
     assert finish_switch().backend == "new"
     assert (row().epoch, LockPolicyChange.objects.get().epoch) == (2, 2)
@@ -136,7 +136,7 @@ def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> Non
 
     def acquire():
         with lock("sale", timeout=WAIT_TIMEOUT) as lease:
-            return lease.backend, lease.fence[0]
+            return lease.table, lease.fence[0]
 
     with lock("job") as outer:
         switched = apart(switch, backend="new")
@@ -167,7 +167,7 @@ def test_switch_from_a_backend_without_a_list_waits_for_its_ttl() -> None:
 
 def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
     """Another process may reach the store and hold a lock there, with any ttl."""
-    old.then("inspect", unavailable)
+    old.backend.then("inspect", unavailable)
     with pytest.raises(LockUnavailable, match="Only a forced switch"):
         switch(backend="new")
     assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
@@ -178,7 +178,7 @@ def test_switch_is_cancelled_if_the_old_backend_stops_responding(old, monkeypatc
     monkeypatch.setattr(switching, "SWITCH_GRACE", 0.3)
     old.ttl = 0.1
     switch(backend="new", wait=False)
-    old.then("inspect", *[unavailable] * 1000)
+    old.backend.then("inspect", *[unavailable] * 1000)
     with pytest.raises(LockUnavailable, match="Switch cancelled"):
         finish_switch()
     assert (row().state, row().backend, row().epoch) == ("steady", "old", 1)
@@ -191,14 +191,14 @@ def test_names_wait_while_the_old_backend_does_not_respond(old, new, apart, monk
     held.acquire()
     switched = apart(switch, backend="new")
     until(lambda: policy.current().still_held, "the hand-over")
-    old.then("inspect", *[unavailable] * 1000)
+    old.backend.then("inspect", *[unavailable] * 1000)
     with pytest.raises(LockUnavailable, match="'a' must wait"):
         switched.result(WAIT_TIMEOUT)
     held.release()
     assert lock("a").acquire(timeout=0.1) is False, "its release is not known"
     assert switch(backend="new", force=True).epoch == 3
     with lock("a", timeout=WAIT_TIMEOUT) as lease:
-        assert lease.backend is new
+        assert lease.table is new
 
 
 def test_backend_with_unlisted_lasting_holders_needs_force(monkeypatch) -> None:
@@ -220,7 +220,7 @@ def test_forced_switch_does_not_wait(old, new, monkeypatch) -> None:
         assert time.monotonic() - began < WAIT_TIMEOUT
         assert LockPolicyChange.objects.get().forced
         with lock("b") as after:
-            assert (before.backend, after.backend) == (old, new)
+            assert (before.table, after.table) == (old, new)
             assert after.fence > before.fence
 
 
@@ -233,7 +233,7 @@ def test_holder_releases_in_the_backend_that_granted(old, new) -> None:
     held.extend(30)
     held.release()
     assert not old.inspect()
-    assert not new.calls or not new.times("release")
+    assert not new.backend.calls or not new.backend.times("release")
 
 
 def test_cancelled_switch_keeps_the_old_backend(apart, old) -> None:
@@ -247,7 +247,7 @@ def test_cancelled_switch_keeps_the_old_backend(apart, old) -> None:
     assert (row().epoch, row().state, row().next_backend) == (1, "steady", "")
     held.release()
     with lock("b", timeout=WAIT_TIMEOUT) as lease:
-        assert lease.backend is old
+        assert lease.table is old
 
 
 def test_second_switch_at_the_same_time_is_refused(apart) -> None:
@@ -293,7 +293,7 @@ def test_cancelled_hand_over_switches_back(apart, old, new, monkeypatch) -> None
         with pytest.raises(LockTimeout):
             apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
         with lock("c", timeout=WAIT_TIMEOUT) as lease:
-            assert (lease.backend, lease.fence[0]) == (old, 3)
+            assert (lease.table, lease.fence[0]) == (old, 3)
         other.release()
         assert switched.result(WAIT_TIMEOUT).backend == "old"
     changes = LockPolicyChange.objects.values_list("epoch", "from_backend", "to_backend")
@@ -314,9 +314,9 @@ def test_switch_of_a_dead_process_is_finished_by_waiters(apart, new, helpful, ti
     def acquire():
         held = lock("a")
         assert held.acquire(timeout=timeout)
-        backend = held.lease.backend
+        store = held.lease.table
         held.release()
-        return backend
+        return store
 
     assert apart(acquire).result(WAIT_TIMEOUT) is new
     assert LockPolicyChange.objects.get().changed_by == "ann"

@@ -106,7 +106,7 @@ def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
     monkeypatch.setattr(policy, "current", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lock("a").acquire()
-    assert len(backend.times("acquire")) == 1, "the lock was not acquired"
+    assert len(backend.backend.times("acquire")) == 1, "the lock was not acquired"
     assert not backend.inspect()
     assert not backend.held
 

@@ -156,7 +156,7 @@ def test_fence_contains_the_epoch(new) -> None:
         first = lease.fence
     switch(backend="new", force=True)
     with lock("a") as lease:
-        assert lease.backend is new
+        assert lease.table is new
         assert lease.fence[0] == 2
         assert lease.fence > first, "the fence must grow although the tokens start again"
 
@@ -178,7 +178,7 @@ def test_switch_exceeds_the_epochs_that_a_restored_policy_lacks() -> None:
 )
 def test_failed_switch_changes_nothing(wanted, error, new) -> None:
     policy.current()
-    new.then("probe", unavailable)
+    new.backend.then("probe", unavailable)
     with pytest.raises(error):
         switch(**wanted)
     assert (row().backend, row().state, row().epoch) == ("old", "steady", 1)

@@ -16,7 +16,7 @@ from inventory.models import Stock
 from locking import locks
 from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun
-from locking.types import ReservedName
+from locking.names import ReservedName
 from shop.models import User
 from shop.operations import live
 from shop.operations.live import get_live_state

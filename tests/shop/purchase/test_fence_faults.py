@@ -167,7 +167,7 @@ def served_by(
 ) -> Iterator[None]:
     """Put the locks on private servers, with leases that outlast the test."""
     urls = [through or server.url for server in servers]
-    before = {"LOCATION": locks[alias].location, "TTL": TTL}
+    before = {"LOCATION": locks[alias].backend.location, "TTL": TTL}
     start_all(servers)
     try:
         for buyer in buyers:

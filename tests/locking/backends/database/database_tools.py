@@ -43,11 +43,11 @@ def alias_for(url: str, alias: str, blocker: DjangoDbBlocker | None = None) -> I
 
 
 def database(alias: str, **settings: Any) -> DatabaseBackend:
-    return create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings})
+    return create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings}).backend
 
 
 def session(alias: str, **settings: Any) -> MySQLSessionBackend:
-    return create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings})
+    return create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings}).backend
 
 
 @pytest.fixture

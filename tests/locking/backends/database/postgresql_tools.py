@@ -96,7 +96,9 @@ def made(store: str) -> Iterator[Made]:
 
     def make(alias: str, **settings: Any) -> Backend:
         backends.append(
-            create(store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias, **settings})
+            create(
+                store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias, **settings}
+            ).backend
         )
         return backends[-1]
 

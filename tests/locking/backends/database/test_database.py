@@ -17,15 +17,16 @@ from pytest_django import DjangoDbBlocker
 
 from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
-from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.database.sql import SECOND
+from locking.claims import Claim
 from locking.conf import backend_class
 from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
 from locking.testing.calls import in_thread
 from tests.locking.backends.database.database_tools import DATABASE, SESSION, alias_for, database
 from tests.locking.backends.leaks import assert_nothing_leaks
+from tests.locking.calls import store_of
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000
@@ -44,7 +45,10 @@ def claim(name: str, owner: str, ttl: float = 30.0) -> Claim:
 
 
 def test_row_records_owner_and_depth(backend: DatabaseBackend) -> None:
-    with backend.lock("deep", timeout=5) as lease, backend.lock("deep", timeout=5):
+    with (
+        store_of(backend).lock("deep", timeout=5) as lease,
+        store_of(backend).lock("deep", timeout=5),
+    ):
         row = LockRow.objects.get(name="deep")
         assert (row.owner, row.token, row.lock_count) == (lease.owner, lease.token, 2)
     row.refresh_from_db()
@@ -58,13 +62,13 @@ def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
         tokens[name] = grant.token
     backend.release(claim("idle", "idle"), tokens["idle"])
     until(lambda: not backend.inspect(), "the crashed holder's lease ending")
-    with backend.lock("held", timeout=5):
+    with store_of(backend).lock("held", timeout=5):
         assert backend.sweep() == 0, "used within the hour: the next token must stay above theirs"
         LockRow.objects.update(token=1)
         LockRow.objects.exclude(name="held").update(expires_at=1)
         assert sweep_dead_locks() == 2
         assert [row.name for row in LockRow.objects.all()] == ["held"]
-    with backend.lock("idle", timeout=5) as lease:
+    with store_of(backend).lock("idle", timeout=5) as lease:
         assert lease.token > tokens["idle"]
     locks.close()
 
@@ -74,7 +78,7 @@ def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
     grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
     row = LockRow.objects.get(name="future")
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
-    with backend.lock("future", timeout=5) as lease:
+    with store_of(backend).lock("future", timeout=5) as lease:
         assert lease.token > grant.token
 
 
@@ -91,19 +95,19 @@ def test_row_expires_after_the_holders_deadline(backend: DatabaseBackend) -> Non
 
 @pytest.mark.only("sqlite")
 def test_reservation_in_the_future_is_ignored(backend: DatabaseBackend) -> None:
-    with backend.lock("turn", timeout=5):
+    with store_of(backend).lock("turn", timeout=5):
         pass
     LockRow.objects.update(waiter="dead", waiter_until=LockRow.objects.get().token + HOUR)
-    assert not backend.lock("turn").acquire(blocking=False), "the turn is taken"
-    with backend.lock("turn", timeout=5):
+    assert not store_of(backend).lock("turn").acquire(blocking=False), "the turn is taken"
+    with store_of(backend).lock("turn", timeout=5):
         pass
 
 
 def test_tokens_grow_while_the_clock_is_behind(backend: DatabaseBackend) -> None:
-    with backend.lock("ahead", timeout=5) as lease:
+    with store_of(backend).lock("ahead", timeout=5) as lease:
         pass
     LockRow.objects.update(token=lease.token + HOUR)
-    with backend.lock("ahead", timeout=5) as later:
+    with store_of(backend).lock("ahead", timeout=5) as later:
         assert later.token == lease.token + HOUR + 1
 
 
@@ -112,21 +116,21 @@ def test_transaction_on_sqlite_is_reported_as_misuse(backend: DatabaseBackend) -
     with (
         transaction.atomic(),
         pytest.raises(LockMisuse, match="before the transaction"),
-        backend.lock("inside", timeout=0.1),
+        store_of(backend).lock("inside", timeout=0.1),
     ):
         pass
-    with backend.lock("inside", timeout=5):
+    with store_of(backend).lock("inside", timeout=5):
         pass
 
 
 @pytest.mark.only("mysql")
 def test_rollback_does_not_release_the_lock(backend: DatabaseBackend) -> None:
-    lock = backend.lock("mine", until="block")
+    lock = store_of(backend).lock("mine", until="block")
     with transaction.atomic():
         assert lock.acquire(timeout=5)
         assert LockRow.objects.filter(name="mine").exists()
         transaction.set_rollback(True)
-    assert not in_thread(backend.lock("mine").acquire, False)
+    assert not in_thread(store_of(backend).lock("mine").acquire, False)
     lock.release()
 
 
@@ -161,7 +165,7 @@ def test_checks_report_bad_locations() -> None:
 
 @pytest.mark.only("sqlite")
 def test_wait_for_a_locked_file(backend: DatabaseBackend) -> None:
-    with backend.lock("warm", timeout=5):
+    with store_of(backend).lock("warm", timeout=5):
         pass
     held, done = threading.Event(), threading.Event()
 
@@ -174,7 +178,7 @@ def test_wait_for_a_locked_file(backend: DatabaseBackend) -> None:
     with ThreadPoolExecutor(2) as pool:
         holder = pool.submit(hold)
         held.wait(20)
-        waiter = pool.submit(backend.lock("warm").acquire, timeout=10)
+        waiter = pool.submit(store_of(backend).lock("warm").acquire, timeout=10)
         # Longer than one statement waits for the file, so that "database is locked" comes.
         assert not done.wait(1.3)
         assert not waiter.done()
@@ -185,7 +189,7 @@ def test_wait_for_a_locked_file(backend: DatabaseBackend) -> None:
 
 @pytest.mark.only("sqlite")
 def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
-    assert_nothing_leaks(backend)
+    assert_nothing_leaks(store_of(backend))
     assert LockRow.objects.count() == 100
     assert len(backend.pool) == 1
 

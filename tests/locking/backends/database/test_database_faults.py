@@ -12,8 +12,8 @@ from devservers import MariaDb
 from devservers.faults.clock import Clock
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
-from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
+from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.fault_rows import SLACK
@@ -26,6 +26,7 @@ from tests.locking.backends.database.database_tools import (
     server,
     short_response_timeout,
 )
+from tests.locking.calls import store_of
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["root", "server", "short_response_timeout"]
@@ -55,8 +56,10 @@ def another(server: MariaDb, alias: str) -> Callable[[], LockWorker]:
 class TestWaiting:
     def test_without_polling(self, backend: DatabaseBackend, root: Root) -> None:
         assert backend.capabilities.wakes_waiters
-        with backend.lock("quiet", ttl=60, timeout=5), ThreadPoolExecutor(2) as pool:
-            waits = [pool.submit(backend.lock("quiet").acquire, timeout=3) for _ in range(2)]
+        with store_of(backend).lock("quiet", ttl=60, timeout=5), ThreadPoolExecutor(2) as pool:
+            waits = [
+                pool.submit(store_of(backend).lock("quiet").acquire, timeout=3) for _ in range(2)
+            ]
             until(lambda: root.waits() == 2, "both waiting")
             before = root.questions()
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
@@ -65,17 +68,17 @@ class TestWaiting:
     def test_wait_may_be_longer_than_the_response_timeout(
         self, backend: DatabaseBackend, short_response_timeout: None
     ) -> None:
-        with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(backend.lock("long").acquire, timeout=3.5)
+        with store_of(backend).lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(store_of(backend).lock("long").acquire, timeout=3.5)
             assert not waiter.result(WAIT_TIMEOUT)
 
     def test_holder_without_connection_keeps_the_lock(
         self, backend: DatabaseBackend, root: Root
     ) -> None:
-        lock = backend.lock("cut", ttl=30)
+        lock = store_of(backend).lock("cut", ttl=30)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, backend, "cut")
+            waiter = pool.submit(acquire_and_release, store_of(backend), "cut")
             until(lambda: root.waits() == 1, "the waiter")
             root(f"KILL {backend.pinned[lock.lease.owner].id}")
             until(lambda: root.waits() == 0, "the holder lock being released")
@@ -89,13 +92,13 @@ class TestWaiting:
         self, backend: DatabaseBackend, another: Callable[[], LockWorker], root: Root
     ) -> None:
         with another() as other:
-            with backend.lock("stopped", timeout=5):
+            with store_of(backend).lock("stopped", timeout=5):
                 other.send("acquire", name="stopped", timeout=60)
                 until(lambda: root.waits() == 1, "the first waiter")
                 other.pause()
             with within(2 + SLACK):
-                assert backend.lock("stopped", ttl=1).acquire(timeout=WAIT_TIMEOUT)
-            backend.lock("stopped").release()
+                assert store_of(backend).lock("stopped", ttl=1).acquire(timeout=WAIT_TIMEOUT)
+            store_of(backend).lock("stopped").release()
             other.resume()
             assert other.receive()["ok"]
 
@@ -120,7 +123,7 @@ class TestLostReplies:
     def test_grant_with_lost_reply_is_kept(
         self, far: DatabaseBackend, proxy: InterceptingProxy, root: Root
     ) -> None:
-        with far.lock("lost-reply", timeout=5) as first:
+        with store_of(far).lock("lost-reply", timeout=5) as first:
             pass
         claim = Claim(name="lost-reply", owner="me", ttl=30)
         with ThreadPoolExecutor(1) as pool:
@@ -150,14 +153,14 @@ class TestLostReplies:
     def test_release_without_a_connection_is_repeated(
         self, far: DatabaseBackend, backend: DatabaseBackend, proxy: InterceptingProxy
     ) -> None:
-        lock = far.lock("unreachable", ttl=60)
+        lock = store_of(far).lock("unreachable", ttl=60)
         assert lock.acquire(timeout=5)
         proxy.cut(refuse=True)
         with pytest.raises(LockUnavailable):
             lock.release()
         proxy.accept()
         with within(30):
-            assert acquire_and_release(backend, "unreachable", WAIT_TIMEOUT)
+            assert acquire_and_release(store_of(backend), "unreachable", WAIT_TIMEOUT)
 
     def test_stalled_server_fails_in_bounded_time(
         self, far: DatabaseBackend, proxy: InterceptingProxy, short_response_timeout: None
@@ -165,7 +168,7 @@ class TestLostReplies:
         far.probe()
         proxy.hold()
         with within(10), pytest.raises(LockUnavailable):
-            far.lock("stalled").acquire(timeout=0.5)
+            store_of(far).lock("stalled").acquire(timeout=0.5)
         proxy.cut()
         proxy.resume()
         until(lambda: not far.pool.breaker.is_open, "the reply to a probe")
@@ -187,9 +190,9 @@ class TestRefusals:
 
     def refused(self, backend: DatabaseBackend, number: int, name: str) -> None:
         with within(10), pytest.raises(LockUnavailable) as caught:
-            backend.lock(name).acquire(timeout=0.5)
+            store_of(backend).lock(name).acquire(timeout=0.5)
         assert str(number) in str(caught.value)
-        assert not backend.held
+        assert not store_of(backend).held
 
     @pytest.mark.faults(row=17, backend="database on MariaDB", fired="connections used up")
     def test_1040_too_many_connections(self, app: DatabaseBackend, root: Root) -> None:
@@ -202,17 +205,17 @@ class TestRefusals:
             root("SET GLOBAL max_connections = 400")
             for session in crowd:
                 session.close()
-        assert in_thread(acquire_and_release, app, "crowd", 5)
+        assert in_thread(acquire_and_release, store_of(app), "crowd", 5)
 
     @pytest.mark.faults(row=17, backend="database on MariaDB", fired="row locked by a transaction")
     def test_1205_row_locked_by_a_transaction(self, app: DatabaseBackend, root: Root) -> None:
-        assert in_thread(acquire_and_release, app, "row", 5)
+        assert in_thread(acquire_and_release, store_of(app), "row", 5)
         root("START TRANSACTION")
         root("SELECT * FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
         self.refused(app, 1205, "row")
         with ThreadPoolExecutor(1) as pool:
             before = root.status("Innodb_row_lock_waits")
-            waiter = pool.submit(acquire_and_release, app, "row")
+            waiter = pool.submit(acquire_and_release, store_of(app), "row")
             until(lambda: root.status("Innodb_row_lock_waits") > before + 1, "a second attempt")
             assert not waiter.done()
             root("ROLLBACK")
@@ -220,7 +223,7 @@ class TestRefusals:
 
     @pytest.mark.faults(row=17, backend="database on MariaDB")
     def test_1213_deadlock_is_retried(self, app: DatabaseBackend, root: Root) -> None:
-        assert in_thread(acquire_and_release, app, "dead", 5)
+        assert in_thread(acquire_and_release, store_of(app), "dead", 5)
         root(
             "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
             "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'"
@@ -228,7 +231,7 @@ class TestRefusals:
         try:
             with ThreadPoolExecutor(1) as pool:
                 before = root.questions()
-                waiter = pool.submit(acquire_and_release, app, "dead")
+                waiter = pool.submit(acquire_and_release, store_of(app), "dead")
                 until(lambda: root.questions() > before + 6, "further attempts")
                 assert not waiter.done()
                 root("DROP TRIGGER deadlock")
@@ -243,7 +246,7 @@ class TestRefusals:
             self.refused(app, 1290, "read-only")
         finally:
             root("SET GLOBAL read_only = 0")
-        assert in_thread(acquire_and_release, app, "read-only", 5)
+        assert in_thread(acquire_and_release, store_of(app), "read-only", 5)
 
     def test_a_wrong_password(self, server: MariaDb, app: DatabaseBackend) -> None:
         with alias_for(server.url.replace("root@", "app:wrong@"), "wrong") as alias:
@@ -270,9 +273,9 @@ class TestTheServerItself:
         with pytest.raises(LockUnavailable):
             backend.extend(claim, grant.token, 4)
         with pytest.raises(LockUnavailable):
-            backend.lock("kept").acquire(timeout=1)
+            store_of(backend).lock("kept").acquire(timeout=1)
         own.start()
-        assert acquire_and_release(backend, "kept")
+        assert acquire_and_release(store_of(backend), "kept")
         assert time.monotonic() >= grant.deadline - 0.01, "the row was lost with the server"
         backend.close()
 
@@ -299,7 +302,7 @@ class TestTheServerItself:
         grant = backend.acquire(dead, 5)
         clock.shift(0)
         started = time.monotonic()
-        with backend.lock("back", timeout=WAIT_TIMEOUT) as lease:
+        with store_of(backend).lock("back", timeout=WAIT_TIMEOUT) as lease:
             assert time.monotonic() - started < 4 + SLACK
             assert lease.token > grant.token
         with pytest.raises(LockLost):
@@ -314,6 +317,6 @@ def test_server_that_is_down() -> None:
         with within(10):
             with pytest.raises(LockUnavailable):
                 backend.probe()
-            with pytest.raises(LockUnavailable), backend.lock("down", timeout=1):
+            with pytest.raises(LockUnavailable), store_of(backend).lock("down", timeout=1):
                 pass
     server.stop()

@@ -11,9 +11,9 @@ from pytest_django import DjangoDbBlocker
 from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable
-from locking.backends.base import Claim
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.database.postgresql import PREPARE_AFTER
+from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, within
 from locking.testing.contract import served
 from tests.locking.backends.database.database_tools import (
@@ -31,7 +31,7 @@ from tests.locking.backends.database.postgresql_tools import (
     server,
 )
 from tests.locking.backends.leaks import assert_nothing_leaks
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 from tests.locking.lock_worker import LockWorker
 
 __all__ = ["alias", "pooled", "root", "server", "short_response_timeout"]
@@ -51,7 +51,7 @@ def another(server: PostgreSql) -> Callable[[], LockWorker]:
 
 
 def test_waiters_are_granted_in_order(backend: DatabaseBackend, root: Superuser) -> None:
-    assert served(backend, "order", 8, root.waits) == list(range(8))
+    assert served(store_of(backend), "order", 8, root.waits) == list(range(8))
     assert backend.capabilities.fair
     assert backend.capabilities.wakes_waiters
 
@@ -59,8 +59,8 @@ def test_waiters_are_granted_in_order(backend: DatabaseBackend, root: Superuser)
 def test_waiter_sends_three_requests_in_five_seconds(
     backend: DatabaseBackend, root: Superuser
 ) -> None:
-    with backend.lock("patient", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.lock("patient").acquire, timeout=5)
+    with store_of(backend).lock("patient", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(store_of(backend).lock("patient").acquire, timeout=5)
         until(lambda: root.waits() == 1, "the wait on the server")
         before = root.requests()
         assert not waiter.result(WAIT_TIMEOUT)
@@ -70,16 +70,18 @@ def test_waiter_sends_three_requests_in_five_seconds(
 def test_wait_may_be_longer_than_the_response_timeout(
     backend: DatabaseBackend, short_response_timeout: None
 ) -> None:
-    with backend.lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(backend.lock("long").acquire, timeout=2.5).result(WAIT_TIMEOUT)
+    with store_of(backend).lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(store_of(backend).lock("long").acquire, timeout=2.5).result(
+            WAIT_TIMEOUT
+        )
 
 
 @pytest.mark.faults(row=12, backend="database on PostgreSQL")
 def test_row_of_a_terminated_session_stays_held(backend: DatabaseBackend, root: Superuser) -> None:
-    lock = backend.lock("cut", ttl=30)
+    lock = store_of(backend).lock("cut", ttl=30)
     lease = acquired(lock, timeout=5)
     with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(acquire_and_release, backend, "cut")
+        waiter = pool.submit(acquire_and_release, store_of(backend), "cut")
         until(lambda: root.waits() == 1, "the waiter")
         root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
         until(lambda: root.waits() == 0, "the holder lock being released")
@@ -97,7 +99,7 @@ def test_killed_holder_is_replaced_at_the_end_of_its_lease(
         assert other.acquire("killed", ttl=3)["ok"]
         end = time.monotonic() + backend.inspect()[0].expires_in
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, backend, "killed")
+            waiter = pool.submit(acquire_and_release, store_of(backend), "killed")
             until(lambda: backend.inspect()[0].waiters == 1, "the waiter")
             other.kill()
             assert waiter.result(WAIT_TIMEOUT)
@@ -106,7 +108,7 @@ def test_killed_holder_is_replaced_at_the_end_of_its_lease(
 
 def test_cancelled_wait_ends_on_the_server(backend: DatabaseBackend, root: Superuser) -> None:
     claim = Claim(name="cancelled", ttl=30)
-    with backend.lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
+    with store_of(backend).lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(backend.acquire, claim, WAIT_TIMEOUT)
         until(lambda: root.waits() == 1, "the waiter")
         claim.cancel()
@@ -116,13 +118,13 @@ def test_cancelled_wait_ends_on_the_server(backend: DatabaseBackend, root: Super
 
 @pytest.mark.faults(row=16, backend="database on PostgreSQL", fired="row locked by a transaction")
 def test_locked_row_is_waited_for(backend: DatabaseBackend, root: Superuser) -> None:
-    assert acquire_and_release(backend, "row", 5)
+    assert acquire_and_release(store_of(backend), "row", 5)
     root("BEGIN")
     root("SELECT 1 FROM locking_lockrow WHERE name = 'row' FOR UPDATE")
     with within(10), pytest.raises(LockUnavailable, match="lock timeout"):
-        backend.lock("row").acquire(timeout=0.5)
+        store_of(backend).lock("row").acquire(timeout=0.5)
     with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(acquire_and_release, backend, "row")
+        waiter = pool.submit(acquire_and_release, store_of(backend), "row")
         sessions = set[tuple[int, ...]]()  # each attempt has its own
         waits = "SELECT pid FROM pg_locks WHERE NOT granted"
         until(lambda: sessions.update(root(waits)) or len(sessions) > 1, "a second attempt")
@@ -138,11 +140,11 @@ def test_paused_server_fails_in_bounded_time(
     server.pause()
     try:
         with within(10), pytest.raises(LockUnavailable):
-            backend.lock("paused").acquire(timeout=0.5)
+            store_of(backend).lock("paused").acquire(timeout=0.5)
     finally:
         server.resume()
     until(lambda: not backend.pool.breaker.is_open, "the reply to a probe")
-    assert acquire_and_release(backend, "paused")
+    assert acquire_and_release(store_of(backend), "paused")
 
 
 @pytest.mark.faults(row=5, backend="database on PostgreSQL")
@@ -155,7 +157,7 @@ def test_lock_survives_a_killed_server(django_db_blocker: DjangoDbBlocker) -> No
         with pytest.raises(LockUnavailable):
             backend.extend(claim, grant.token, 6)
         own.start()
-        with backend.lock("kept", timeout=WAIT_TIMEOUT) as successor:
+        with store_of(backend).lock("kept", timeout=WAIT_TIMEOUT) as successor:
             assert successor.token > grant.token
         assert time.monotonic() >= grant.deadline - 0.01, "the row was lost with the server"
         backend.close()
@@ -163,13 +165,16 @@ def test_lock_survives_a_killed_server(django_db_blocker: DjangoDbBlocker) -> No
 
 def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pooled: str) -> None:
     behind = database(pooled)
-    assert acquire_and_release(behind, "pooled", 5)
+    assert acquire_and_release(store_of(behind), "pooled", 5)
     assert not behind.capabilities.fair
     assert not behind.capabilities.wakes_waiters
     with ThreadPoolExecutor(2) as pool:
-        with behind.lock("pooled", timeout=5) as lease:
+        with store_of(behind).lock("pooled", timeout=5) as lease:
             assert not behind.pinned, "a held lock needs no session"
-            waits = [pool.submit(acquire_and_release, one, "pooled") for one in (behind, backend)]
+            waits = [
+                pool.submit(acquire_and_release, one, "pooled")
+                for one in map(store_of, (behind, backend))
+            ]
             assert [held.owner for held in backend.inspect()] == [lease.owner]
             assert not any(wait.done() for wait in waits)
         assert all(wait.result(WAIT_TIMEOUT) for wait in waits)
@@ -177,7 +182,7 @@ def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pool
 
 
 def test_connection_is_kept_alive(backend: DatabaseBackend) -> None:
-    with backend.lock("alive", timeout=5) as lease:
+    with store_of(backend).lock("alive", timeout=5) as lease:
         connection = socket.socket(fileno=backend.pinned[lease.owner].raw.fileno())
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
@@ -194,7 +199,7 @@ def test_frequent_statements_are_prepared_except_behind_a_pooler(
     behind = database(pooled)
     for one in (backend, behind):
         for _ in range(PREPARE_AFTER + 2):
-            assert acquire_and_release(one, "prepared", 5)
+            assert acquire_and_release(store_of(one), "prepared", 5)
     assert prepared(backend) == 2
     assert prepared(behind) == 0
     behind.close()
@@ -202,21 +207,21 @@ def test_frequent_statements_are_prepared_except_behind_a_pooler(
 
 def test_lost_prepared_statements_are_replaced(backend: DatabaseBackend) -> None:
     for _ in range(PREPARE_AFTER + 2):
-        assert acquire_and_release(backend, "deallocated", 5)
+        assert acquire_and_release(store_of(backend), "deallocated", 5)
     backend.pool.call(lambda session: session.change("DEALLOCATE ALL"))
-    assert acquire_and_release(backend, "deallocated", 5)
+    assert acquire_and_release(store_of(backend), "deallocated", 5)
 
 
 def test_missing_table_is_reported_as_misuse(server: PostgreSql) -> None:
     with alias_for(server.url.replace("/shop", "/postgres"), "empty") as alias:
         backend = database(alias)
         with pytest.raises(LockMisuse, match="migrate"):
-            backend.lock("nowhere").acquire(timeout=1)
+            store_of(backend).lock("nowhere").acquire(timeout=1)
         backend.close()
 
 
 @pytest.mark.long
 def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend, root: Superuser) -> None:
     before = root.sessions()  # those of earlier tests
-    assert_nothing_leaks(backend)
+    assert_nothing_leaks(store_of(backend))
     assert root.sessions() <= before + 1

@@ -21,6 +21,7 @@ from locking import LockError
 from locking.handler import create
 from tests.fault_rows import record_outcome
 from tests.locking.backends.database.postgresql_tools import PATHS, migrated
+from tests.locking.calls import store_of
 
 TRANSACTION = "postgresql_transaction"
 BACKENDS = {
@@ -41,7 +42,7 @@ class WriterCommands:
     def write(self, store: str, stop: str) -> dict[str, Any]:
         """Write rows until the file `stop` exists; send an event for each confirmed one."""
         conf = {"BACKEND": BACKENDS[store], "LOCATION": "default", "TTL": 2.0}
-        self.backend = create(store.split()[0], conf)
+        self.backend = create(store.split()[0], conf).backend
         failed = 0
         connection.close()
         while not Path(stop).exists():
@@ -57,11 +58,14 @@ class WriterCommands:
         return {"event": "end", "failed": failed}
 
     def in_transaction(self) -> int:
-        with transaction.atomic(), self.backend.lock("n", timeout=5, until="commit") as lease:
+        with (
+            transaction.atomic(),
+            store_of(self.backend).lock("n", timeout=5, until="commit") as lease,
+        ):
             return self.number_a_row(lease.token)
 
     def under_lock(self) -> int:
-        with self.backend.lock("n", timeout=5) as lease, transaction.atomic():
+        with store_of(self.backend).lock("n", timeout=5) as lease, transaction.atomic():
             return self.number_a_row(lease.token)
 
     def number_a_row(self, token: int) -> int:

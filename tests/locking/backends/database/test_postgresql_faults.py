@@ -13,7 +13,8 @@ import pytest
 from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockError, LockUnavailable
-from locking.backends.base import Backend, Claim
+from locking.backends.base import Backend
+from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.fault_rows import SLACK
@@ -28,6 +29,7 @@ from tests.locking.backends.database.postgresql_tools import (
     root,
     server,
 )
+from tests.locking.calls import store_of
 
 __all__ = ["alias", "made", "root", "server", "short_response_timeout"]
 
@@ -51,16 +53,16 @@ def test_grant_with_lost_reply_is_kept_or_repeated(
     store: str, far: Backend, proxy: InterceptingProxy, alias: str, made: Made
 ) -> None:
     """The row is read back; the session ended with its lock, and another one gets it."""
-    with far.lock("lost-reply", timeout=5) as first:
+    with store_of(far).lock("lost-reply", timeout=5) as first:
         pass
     claim = Claim(name="lost-reply", owner="me", ttl=30)
     proxy.replies_to_lose = 1
     grant = far.acquire(claim, WAIT_TIMEOUT)
     assert grant is not None
     assert grant.token > first.token
-    assert not in_thread(acquire_and_release, made(alias), "lost-reply", 0)
+    assert not in_thread(acquire_and_release, store_of(made(alias)), "lost-reply", 0)
     far.release(claim, grant.token)
-    assert acquire_and_release(made(alias), "lost-reply", 5)
+    assert acquire_and_release(store_of(made(alias)), "lost-reply", 5)
 
 
 @pytest.mark.faults(row=11)
@@ -81,7 +83,7 @@ def test_late_acquisition_is_harmless(
         far.acquire(claim, 0)
     proxy.resume()
     with within(1 + SLACK):
-        assert acquire_and_release(made(alias), "late", WAIT_TIMEOUT)
+        assert acquire_and_release(store_of(made(alias)), "late", WAIT_TIMEOUT)
     with suppress(LockError):
         far.release(claim, 0)
 
@@ -92,8 +94,8 @@ def test_waiter_with_a_lost_connection_waits_again(
     store: str, alias: str, made: Made, root: Superuser
 ) -> None:
     backend = made(alias)
-    with ThreadPoolExecutor(1) as pool, backend.lock("requeued", ttl=60, timeout=5):
-        waiter = pool.submit(acquire_and_release, backend, "requeued")
+    with ThreadPoolExecutor(1) as pool, store_of(backend).lock("requeued", ttl=60, timeout=5):
+        waiter = pool.submit(acquire_and_release, store_of(backend), "requeued")
         until(lambda: root.waits() == 1, "the waiter")
         sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         [(pid,)] = root(sql)
@@ -116,8 +118,8 @@ def app(server: PostgreSql, alias: str, root: Superuser, made: Made) -> Iterator
 
 def refused(backend: Backend, text: str, name: str) -> None:
     with within(10), pytest.raises(LockUnavailable, match=text):
-        backend.lock(name).acquire(timeout=0.5)
-    assert not backend.held
+        store_of(backend).lock(name).acquire(timeout=0.5)
+    assert not store_of(backend).held
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_refusal_is_reported_and_passes(
         until(lambda: not advisory(root), "no lock left behind")
     finally:
         root(f"ALTER ROLE app {repair}")
-    assert in_thread(acquire_and_release, app, "refused", 5)
+    assert in_thread(acquire_and_release, store_of(app), "refused", 5)
 
 
 def advisory(root: Superuser) -> list[tuple[Any, ...]]:
@@ -169,7 +171,7 @@ def test_wrong_password_is_reported(
         hba.write_text(before)
         root("SELECT pg_reload_conf()")
     until(lambda: connects(app), "the old rules")
-    assert in_thread(acquire_and_release, app, "password", 5)
+    assert in_thread(acquire_and_release, store_of(app), "password", 5)
 
 
 def connects(backend: Backend) -> bool:
@@ -187,7 +189,7 @@ def connects(backend: Backend) -> bool:
 def test_rolled_back_statement_is_retried(
     store: str, app: Backend, root: Superuser, state: str
 ) -> None:
-    assert in_thread(acquire_and_release, app, "dead", 5)
+    assert in_thread(acquire_and_release, store_of(app), "dead", 5)
     root("CREATE SEQUENCE refusals")  # it keeps its value in a rollback
     root(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
@@ -199,7 +201,7 @@ def test_rolled_back_statement_is_retried(
     )
     try:
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, app, "dead")
+            waiter = pool.submit(acquire_and_release, store_of(app), "dead")
             until(lambda: root("SELECT last_value FROM refusals")[0][0] > 2, "further attempts")
             assert not waiter.done()
             root("DROP FUNCTION refuse CASCADE")

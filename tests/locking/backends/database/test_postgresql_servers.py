@@ -13,7 +13,7 @@ from devservers.faults.full_disk import FullDisk
 from devservers.faults.standby import Standby
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockError, LockLost, LockUnavailable
-from locking.backends.base import Claim
+from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, within
 from tests.fault_rows import SLACK
 from tests.locking.backends.database.database_tools import alias_for
@@ -26,6 +26,7 @@ from tests.locking.backends.database.postgresql_tools import (
     made,
     migrated,
 )
+from tests.locking.calls import store_of
 
 __all__ = ["made"]
 
@@ -78,7 +79,7 @@ def test_standby_without_the_lock_is_promoted(
 ) -> None:
     """XF: the lock is granted again at once. The token grows, and the old holder finds out."""
     before, asked = made(primary), Claim(name="failover", owner="first", ttl=60)
-    assert acquire_and_release(before, "failover", 5)
+    assert acquire_and_release(store_of(before), "failover", 5)
     with Standby(own) as standby, alias_for(standby.url, "standby"):
         standby.wait_for_replay()
         standby.cut()
@@ -86,7 +87,7 @@ def test_standby_without_the_lock_is_promoted(
         own.kill()
         standby.promote()
         after = made("standby")
-        with within(1 + SLACK), after.lock("failover", timeout=WAIT_TIMEOUT) as second:
+        with within(1 + SLACK), store_of(after).lock("failover", timeout=WAIT_TIMEOUT) as second:
             assert first is not None
             assert time.monotonic() < first.deadline, "the grants do not overlap"
             assert second.token > first.token
@@ -123,12 +124,12 @@ def test_session_lock_ignores_the_clock(
     """Neither the grant nor a wait depends on it."""
     backend, root = made(running), Superuser(own)
     clock.shift(-step)
-    with ThreadPoolExecutor(1) as pool, backend.lock("stepped", timeout=5) as lease:
-        waiter = pool.submit(acquire_and_release, backend, "stepped")
+    with ThreadPoolExecutor(1) as pool, store_of(backend).lock("stepped", timeout=5) as lease:
+        waiter = pool.submit(acquire_and_release, store_of(backend), "stepped")
         until(lambda: root.waits() == 1, "the waiter")
         clock.shift(step)
         assert not waiter.done()
-        assert not backend.lock("stepped", reentrant=False).acquire(timeout=0.3)
+        assert not store_of(backend).lock("stepped", reentrant=False).acquire(timeout=0.3)
         lease.check()
         root.close()
     assert waiter.result(WAIT_TIMEOUT)
@@ -145,7 +146,7 @@ def test_clock_set_back_keeps_waits_bounded(
     grant = backend.acquire(dead, 5)
     assert grant is not None
     clock.shift(0)
-    with within(4 + SLACK), backend.lock("back", timeout=WAIT_TIMEOUT) as lease:
+    with within(4 + SLACK), store_of(backend).lock("back", timeout=WAIT_TIMEOUT) as lease:
         assert lease.token > grant.token
     with pytest.raises(LockLost):
         backend.release(dead, grant.token)
@@ -158,25 +159,25 @@ def test_full_disk_refuses_new_rows_and_frees_held_ones(
 ) -> None:
     """The lock of a new name needs space, in bounded time; a held one can still be released."""
     backend = made(running)
-    held = backend.lock("held", renew=False)
+    held = store_of(backend).lock("held", renew=False)
     assert held.acquire(timeout=5)
     disk.fill()
     tried: list[str] = []
 
     def acquire_another() -> None:
         tried.append(f"new-{len(tried)}")
-        assert acquire_and_release(backend, tried[-1], 0.5)
+        assert acquire_and_release(store_of(backend), tried[-1], 0.5)
 
     with pytest.raises(LockUnavailable, match="No space left"):
         repeat(acquire_another, 1000)  # until the pages that the table has are full
     with within(10), pytest.raises(LockUnavailable, match="No space left"):
-        backend.lock(tried[-1]).acquire(timeout=0.5)
+        store_of(backend).lock(tried[-1]).acquire(timeout=0.5)
     names = {one.name for one in backend.inspect()}
     assert "held" in names
     assert tried[-1] not in names
     held.release()
     disk.free()
-    assert acquire_and_release(backend, tried[-1], 5)
+    assert acquire_and_release(store_of(backend), tried[-1], 5)
 
 
 def repeat(call: Callable[[], None], times: int) -> None:
@@ -194,9 +195,9 @@ def test_session_lock_needs_no_disk(
     disk.fill()
     with pytest.raises(Exception, match="No space left"):
         root("INSERT INTO control SELECT repeat('x', 1000) FROM generate_series(1, 100)")
-    with backend.lock("disk", timeout=5) as first:
-        assert not backend.lock("disk", reentrant=False).acquire(blocking=False)
-    with backend.lock("disk", timeout=5) as second:
+    with store_of(backend).lock("disk", timeout=5) as first:
+        assert not store_of(backend).lock("disk", reentrant=False).acquire(blocking=False)
+    with store_of(backend).lock("disk", timeout=5) as second:
         assert second.token > first.token
     disk.free()
     root.close()

@@ -9,10 +9,11 @@ import pytest
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
+from locking.caller import new_owner
+from locking.claims import Claim
 from locking.lease import Lease
-from locking.types import new_owner
+from tests.locking.calls import store_of
 
 BOUND = 8.0
 """Upper bound in seconds for an error of a Redis that fails, on a busy machine."""
@@ -45,7 +46,7 @@ def claim(ttl: float = 30.0) -> Claim:
 
 def take(backend: RedisBackend, ttl: float = 30.0) -> Lease:
     """Acquire a lease that the watchdog does not renew."""
-    return backend.lock("n", ttl=ttl, renew=False, timeout=WAIT_TIMEOUT).__enter__()
+    return store_of(backend).lock("n", ttl=ttl, renew=False, timeout=WAIT_TIMEOUT).__enter__()
 
 
 def waiting(backend: RedisBackend) -> int:

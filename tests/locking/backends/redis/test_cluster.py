@@ -12,13 +12,14 @@ from devservers import HOST
 from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
-from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.cluster import slot_of, tagged, tags
+from locking.claims import Claim
 from locking.testing.calls import within
 from tests.devservers.redis_groups import SLOTS, ClusterNode, RedisCluster
 from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import Connect, connect, take, waiters, waiting
+from tests.locking.calls import store_of
 
 __all__ = ["connect"]
 
@@ -59,10 +60,10 @@ def test_all_keys_of_a_name_with_braces_are_in_one_slot(
 ) -> None:
     backend = connect(redis_cluster.url)
     assert len({slot_of_key(key) for key in backend.keys(name)}) == 1
-    with backend.lock(name, timeout=5) as lease:
+    with store_of(backend).lock(name, timeout=5) as lease:
         assert (name, lease.token) in {(held.name, held.token) for held in backend.inspect()}
-        assert not connect(redis_cluster.url).lock(name).acquire(timeout=0.05)
-    broken = backend.lock(name, renew=False)
+        assert not store_of(connect(redis_cluster.url)).lock(name).acquire(timeout=0.05)
+    broken = store_of(backend).lock(name, renew=False)
     assert broken.acquire(timeout=5)
     assert backend.break_lock(name)
     assert name not in {held.name for held in backend.inspect()}
@@ -116,7 +117,7 @@ def test_semaphore_is_broken_while_its_slot_moves(
     own_cluster: RedisCluster, connect: Connect
 ) -> None:
     backend = connect(own_cluster.url)
-    semaphore = backend.semaphore("n", 2, renew=False)
+    semaphore = store_of(backend).semaphore("n", 2, renew=False)
     assert semaphore.acquire(timeout=5)
     move = Move(own_cluster, semaphore.name)
     move.begin()

@@ -11,12 +11,13 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking.backends.base import Claim
 from locking.backends.redis.backend import RedisBackend
+from locking.claims import Claim
+from locking.names import SEMAPHORE_PREFIX
 from locking.testing.calls import acquire_and_release, passes_in_child
-from locking.types import SEMAPHORE_PREFIX
 from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
+from tests.locking.calls import store_of
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"
@@ -166,7 +167,7 @@ def test_newcomer_overtakes_only_in_an_unfair_lock(server: Redis) -> None:
     for fair in (True, False):
         backend = RedisBackend("redis", location=server.url, options={"FAIR": fair})
         assert backend.capabilities.fair is fair
-        overtaken, lock = 0, backend.lock("n")
+        overtaken, lock = 0, store_of(backend).lock("n")
         for _ in range(20):
             lock.acquire()
             waiting_claim = claim()
@@ -182,7 +183,7 @@ def test_newcomer_overtakes_only_in_an_unfair_lock(server: Redis) -> None:
 
 
 def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
-    lock = backend.lock("n")  # the watchdog renews it
+    lock = store_of(backend).lock("n")  # the watchdog renews it
     lock.acquire()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(backend.acquire, claim(), 0.01).result(WAIT_TIMEOUT)  # loads the scripts
@@ -226,7 +227,7 @@ def test_contended_lock_costs_two_commands(
 
 
 def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redis) -> None:
-    assert_nothing_leaks(backend)
+    assert_nothing_leaks(store_of(backend))
     assert set(raw.scan_iter()) == {"lock:clock"}
     assert 0 < raw.ttl("lock:clock") <= 3601
 
@@ -235,8 +236,8 @@ def test_names_that_are_used_once_leave_no_key(backend: RedisBackend, raw: clien
     """Also after a wait; each name kept 209 bytes for an hour."""
     with ThreadPoolExecutor(1) as pool:
         for number in range(20):
-            with backend.lock(f"once:{number}"):
-                next_one = pool.submit(acquire_and_release, backend, f"once:{number}")
+            with store_of(backend).lock(f"once:{number}"):
+                next_one = pool.submit(acquire_and_release, store_of(backend), f"once:{number}")
                 until(lambda: any(held.waiters for held in backend.inspect()), "the waiter")
             assert next_one.result(WAIT_TIMEOUT)
     assert set(raw.scan_iter()) == {"lock:clock"}
@@ -250,7 +251,7 @@ def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
     def work(share: list[float]) -> tuple[int, int]:
         got = missed = 0
         for wait in share:
-            lock = backend.lock("n")
+            lock = store_of(backend).lock("n")
             if lock.acquire(timeout=wait):
                 got += 1
                 lock.release()
@@ -265,7 +266,7 @@ def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
 
 
 def test_broken_idle_connections_are_replaced(backend: RedisBackend, raw: client.Redis) -> None:
-    lock = backend.lock("n")
+    lock = store_of(backend).lock("n")
     lock.acquire()
     raw.client_kill_filter(_type="normal", skipme=True)
     raw.client_kill_filter(_type="pubsub", skipme=True)

@@ -19,6 +19,7 @@ from locking.backends.redlock.backend import RedLockBackend
 from locking.lease import Lock
 from tests.devservers.redis_groups import Node, RedisCluster, SentinelRedis
 from tests.locking.backends.redis.redis_tools import claim, waiters
+from tests.locking.calls import store_of
 
 ROOT = Path(__file__).parents[4]
 
@@ -181,11 +182,11 @@ def contend(backend: RedisBackend) -> None:
 
 def share(backend: RedisBackend) -> None:
     """Hand a semaphore over to two waiters, and use a lock of readers and writers."""
-    semaphore = backend.semaphore("s", 1)
+    semaphore = store_of(backend).semaphore("s", 1)
     assert semaphore.acquire(timeout=WAIT_TIMEOUT)
     with ThreadPoolExecutor(3) as pool:
-        waits = [pool.submit(pass_through, backend.semaphore("s", 1)) for _ in range(2)]
-        waits.append(pool.submit(pass_through, backend.read_write("s").write()))
+        waits = [pool.submit(pass_through, store_of(backend).semaphore("s", 1)) for _ in range(2)]
+        waits.append(pool.submit(pass_through, store_of(backend).read_write("s").write()))
         until(lambda: [one.waiters for one in backend.inspect()] == [2], "queueing")
         semaphore.extend(60)
         semaphore.release()

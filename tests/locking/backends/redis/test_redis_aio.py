@@ -19,6 +19,7 @@ from locking.backends.redis import aio
 from locking.backends.redis.backend import RedisBackend
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, server, waiting
+from tests.locking.calls import store_of
 
 __all__ = ["connect", "server"]
 
@@ -49,10 +50,10 @@ async def serve(backend: RedisBackend, number: int) -> tuple[list[int], int, flo
     order: list[int] = []
 
     async def wait(place: int) -> None:
-        async with backend.lock(NAME, ttl=60, timeout=600):
+        async with store_of(backend).lock(NAME, ttl=60, timeout=600):
             order.append(place)
 
-    async with backend.lock(NAME, ttl=60):
+    async with store_of(backend).lock(NAME, ttl=60):
         first = asyncio.create_task(wait(0))
         await soon(lambda: waiting(backend) == 1)
         threads = lock_threads()
@@ -98,7 +99,7 @@ def test_acquire_between_opening_and_its_callback_does_not_spin(
     monkeypatch.setattr(backend.pool, "raise_if_open", counted)
 
     async def use(name: str) -> None:
-        async with backend.lock(name, timeout=WAIT_TIMEOUT):
+        async with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
             pass
 
     async def late() -> None:
@@ -152,7 +153,7 @@ async def inject_cancellations(backend: RedisBackend, runs: int) -> int:
     done, cancelled, chance = 0, 0, random.Random(7)
 
     async def use() -> None:
-        async with backend.lock(NAME, timeout=WAIT_TIMEOUT):
+        async with store_of(backend).lock(NAME, timeout=WAIT_TIMEOUT):
             await asyncio.sleep(0)
 
     async def contend() -> None:
@@ -173,14 +174,14 @@ def test_cancellation_at_any_await_leaves_nothing_behind(backend: RedisBackend, 
     async def main() -> int:
         cancelled = await inject_cancellations(backend, runs)
         async with asyncio.timeout(WAIT_TIMEOUT):
-            async with backend.lock(NAME, timeout=WAIT_TIMEOUT):
+            async with store_of(backend).lock(NAME, timeout=WAIT_TIMEOUT):
                 pass
         return cancelled
 
     cancelled = asyncio.run(main())
     assert cancelled > runs // 4, "too few cancellations: the test proves nothing"
     until(lambda: not backend.inspect(), "no lock left")
-    assert not backend.held
+    assert not store_of(backend).held
     until(lambda: backend.pending_releases.is_idle, "no release left")
 
 
@@ -191,7 +192,7 @@ def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
     direct = connect(server.url)
 
     async def acquire(backend: RedisBackend, proxy: InterceptingProxy) -> threading.Event:
-        async with backend.lock(NAME):
+        async with store_of(backend).lock(NAME):
             pass
         held = proxy.hold_open_connections()
         with pytest.raises(LockUnavailable, match="did not reply"):

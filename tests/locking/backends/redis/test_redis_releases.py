@@ -18,6 +18,7 @@ from locking.backends.redis.backend import RedisBackend
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.deployments import DEPLOYMENTS, Deployment, store
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
+from tests.locking.calls import store_of
 
 __all__ = ["connect", "store"]
 EACH = pytest.mark.parametrize("store", DEPLOYMENTS, indirect=True)
@@ -47,7 +48,7 @@ def backend(store: Deployment, connect: Connect) -> RedisBackend:
 
     def is_ready() -> bool:
         try:
-            with backend.lock("n", ttl=TTL, renew=False):
+            with store_of(backend).lock("n", ttl=TTL, renew=False):
                 return True
         except LockUnavailable:  # a busy machine may take longer than TIMEOUT
             return False

@@ -20,9 +20,9 @@ from redis import Redis as Client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.backends.base import Claim, Grant
 from locking.backends.redis.backend import RedisBackend
-from locking.types import new_owner
+from locking.caller import new_owner
+from locking.claims import Claim, Grant
 
 _names = count(1)
 

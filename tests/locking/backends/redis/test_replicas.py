@@ -21,6 +21,7 @@ from tests.locking.backends.redis.redis_tools import (
     take,
     waiters,
 )
+from tests.locking.calls import store_of
 
 __all__ = ["connect"]
 
@@ -42,7 +43,7 @@ def owner_at(server: Redis) -> str | None:
 
 
 def acquire_and_release_it(backend: RedisBackend) -> None:
-    semaphore = backend.semaphore("n", 1)
+    semaphore = store_of(backend).semaphore("n", 1)
     assert semaphore.acquire(timeout=WAIT_TIMEOUT)
     semaphore.release()
 
@@ -64,7 +65,7 @@ def test_grant_is_on_the_replica(replica: Redis, backend: RedisBackend) -> None:
         assert owner_at(replica) == waiter.owner
     backend.release(waiter, 0)
 
-    semaphore = backend.semaphore("n", 1)
+    semaphore = store_of(backend).semaphore("n", 1)
     assert semaphore.acquire(timeout=5)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(acquire_and_release_it, backend)
@@ -73,7 +74,7 @@ def test_grant_is_on_the_replica(replica: Redis, backend: RedisBackend) -> None:
         waits.result(WAIT_TIMEOUT)
 
     async def task() -> None:
-        async with backend.lock("n", timeout=5) as lease:
+        async with store_of(backend).lock("n", timeout=5) as lease:
             assert owner_at(replica) == lease.claim.owner
 
     asyncio.run(task())

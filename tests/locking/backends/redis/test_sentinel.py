@@ -16,6 +16,7 @@ from locking.testing.calls import within
 from tests.devservers.redis_groups import SentinelRedis
 from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, take
+from tests.locking.calls import store_of
 
 __all__ = ["connect"]
 
@@ -74,7 +75,7 @@ def test_a_demoted_master_is_left(servers: SentinelRedis, connect: Connect) -> N
     backend.release(first.claim, first.token)
 
     async def tasks() -> None:
-        lock = backend.lock("task", timeout=5)
+        lock = store_of(backend).lock("task", timeout=5)
         async with lock:
             pass
         servers.sentinels[0].ask("SENTINEL FAILOVER locks")

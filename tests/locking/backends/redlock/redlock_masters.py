@@ -9,9 +9,9 @@ import redis
 
 from devservers import Redis, start_all, stop_all
 from devservers.faults.waiting import until
-from locking.backends.base import Claim, Grant
 from locking.backends.redlock.backend import RedLockBackend
-from locking.types import new_owner
+from locking.caller import new_owner
+from locking.claims import Claim, Grant
 
 NAME = "redlock-test"
 KEY = f"redlock:{NAME}"

@@ -25,7 +25,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 
 __all__ = ["masters"]
 
@@ -127,7 +127,7 @@ class TestLostMajority:
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
         lost = threading.Event()
-        lock = backend.lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
+        lock = store_of(backend).lock(NAME, ttl=1, on_lost=lambda lease: lost.set())
         lease = acquired(lock, timeout=5)
         masters.pause(3)
         assert lost.wait(10), "on_lost was not called"
@@ -140,7 +140,7 @@ class TestLostMajority:
     def test_lease_is_renewed_while_a_minority_is_paused(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        with backend.lock(NAME, ttl=0.6, timeout=5) as lease:
+        with store_of(backend).lock(NAME, ttl=0.6, timeout=5) as lease:
             first_end = lease.deadline
             masters.pause(2)
             until(lambda: time.monotonic() > first_end + 1, "work outlasting the lease")
@@ -235,7 +235,7 @@ class TestLeaks:
     def test_20000_acquisitions_leak_nothing(
         self, masters: Masters, backend: RedLockBackend
     ) -> None:
-        assert_nothing_leaks(backend)
+        assert_nothing_leaks(store_of(backend))
         assert (len(backend.pool), len(backend.pool.connections)) == (1, 1)
         for server in masters.servers:
             with redis.Redis.from_url(server.url) as direct:

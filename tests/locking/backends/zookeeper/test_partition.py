@@ -9,7 +9,7 @@ from devservers import start_all
 from devservers.faults.ensemble import Partitioned, leader
 from devservers.faults.waiting import WAIT_TIMEOUT
 from tests.locking.backends.zookeeper.zookeeper_tools import connected, name
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 
 __all__ = ["name"]
 
@@ -31,8 +31,8 @@ def test_lease_at_the_smaller_part_ends_in_time(role: str, name: str) -> None:
         cut, whole = (last, first) if role == "leader" else (first, last)
         holder = stack.enter_context(closing(connected(cut.url, SESSION_TIMEOUT=1.0)))
         other = stack.enter_context(closing(connected(whole.url)))
-        lease = acquired(holder.lock(name), timeout=WAIT_TIMEOUT)
+        lease = acquired(store_of(holder).lock(name), timeout=WAIT_TIMEOUT)
         ensemble.cut_off(cut)
-        with other.lock(name, timeout=WAIT_TIMEOUT):
+        with store_of(other).lock(name, timeout=WAIT_TIMEOUT):
             granted = time.monotonic()
             assert lease.deadline <= granted

@@ -15,7 +15,7 @@ from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.testing.calls import acquire_and_release, in_thread, within
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other
-from tests.locking.calls import acquired
+from tests.locking.calls import acquired, store_of
 
 __all__ = ["backend", "name", "other"]
 
@@ -44,7 +44,7 @@ class TestSettings:
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
         with closing(connected(f"{zookeeper.hosts}/elsewhere", PREFIX="/a/b")) as other:
-            with backend.lock(name, timeout=5), other.lock(name, timeout=5):
+            with store_of(backend).lock(name, timeout=5), store_of(other).lock(name, timeout=5):
                 client, path = backend.session.client, f"/elsewhere/a/b/{name}"
                 client.sync(path)  # the server that this one asks may lag behind the other's
                 assert client.exists(path)
@@ -59,14 +59,16 @@ class TestSettings:
 
 class TestQueue:
     def test_token_is_the_zxid_of_the_creation(self, backend: ZooKeeperBackend, name: str) -> None:
-        with backend.lock(name, timeout=5) as lease:
+        with store_of(backend).lock(name, timeout=5) as lease:
             path = backend.session.nodes[lease.owner]
             assert backend.session.client.exists(path).czxid == lease.token
 
     def test_timed_out_waits_leave_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(8) as others:
+        with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(8) as others:
             before = backend.queue(name)
-            waits = [others.submit(backend.lock(name).acquire, timeout=0.01) for _ in range(80)]
+            waits = [
+                others.submit(store_of(backend).lock(name).acquire, timeout=0.01) for _ in range(80)
+            ]
             assert not any(wait.result(WAIT_TIMEOUT) for wait in waits)
             assert backend.queue(name) == before
             session = backend.session
@@ -81,8 +83,8 @@ class TestQueue:
         client, asked = other.session.client, []
         call = client._call
         client._call = lambda request, reply: asked.append(request) or call(request, reply)
-        with backend.lock(name, timeout=5):
-            assert not other.lock(name).acquire(timeout=1.5)
+        with store_of(backend).lock(name, timeout=5):
+            assert not store_of(other).lock(name).acquire(timeout=1.5)
         kinds = [type(request).__name__ for request in asked]
         signs_of_life = ("Exists", "Sync", "Transaction")
         kinds = [kind for kind in kinds if kind not in signs_of_life]
@@ -96,7 +98,7 @@ class TestQueue:
             backend = connected(server.hosts, SESSION_TIMEOUT=10.0)
 
             def take(number: int) -> None:
-                with backend.lock(f"leak:{number}", timeout=WAIT_TIMEOUT, renew=False):
+                with store_of(backend).lock(f"leak:{number}", timeout=WAIT_TIMEOUT, renew=False):
                     pass
 
             def nodes() -> int:
@@ -111,7 +113,7 @@ class TestQueue:
                 with ThreadPoolExecutor(24) as pool:
                     list(pool.map(take, range(4_000)))
                 session = backend.session
-                assert not backend.held
+                assert not store_of(backend).held
                 assert not session.nodes
                 assert not session.pending_deletes
                 assert not session._waiting
@@ -126,7 +128,7 @@ class TestQueue:
 class TestSession:
     def test_broken_lock_is_marked_as_lost(self, backend: ZooKeeperBackend, name: str) -> None:
         lost = threading.Event()
-        lock = backend.lock(name, on_lost=lambda lease: lost.set())
+        lock = store_of(backend).lock(name, on_lost=lambda lease: lost.set())
         lease = acquired(lock, timeout=5)
         assert backend.break_lock(name)
         assert lost.wait(WAIT_TIMEOUT)
@@ -139,7 +141,7 @@ class TestSession:
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
         """So a process that was stopped for longer knows at once that it holds nothing."""
-        with backend.lock(name, timeout=5) as lease:
+        with store_of(backend).lock(name, timeout=5) as lease:
             first = lease.deadline
             assert 0 < lease.remaining <= 2
             until(lambda: lease.deadline > first, "the session being found alive")
@@ -150,20 +152,20 @@ class TestSession:
     def test_lock_of_an_ended_thread_is_released(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
-        in_thread(backend.lock(name).acquire)
-        assert acquire_and_release(backend, name)
+        in_thread(store_of(backend).lock(name).acquire)
+        assert acquire_and_release(store_of(backend), name)
 
     def test_close_releases_locks_and_use_opens_again(
         self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
     ) -> None:
-        lock = other.lock(name)
+        lock = store_of(other).lock(name)
         lease = acquired(lock, timeout=5)
         other.close()
         until(lambda: lease.lost, "the lease ending with the session")
         with pytest.raises(LockLost):
             lock.release()
-        with backend.lock(name, timeout=1):
-            assert not in_thread(other.lock(name).acquire, False)
+        with store_of(backend).lock(name, timeout=1):
+            assert not in_thread(store_of(other).lock(name).acquire, False)
 
     def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
         server = ZooKeeper(1)
@@ -174,7 +176,7 @@ class TestSession:
             with within(2.5):  # three would take 3 s
                 for _ in range(3):
                     with pytest.raises(LockUnavailable):
-                        backend.lock(name).acquire(timeout=60)
+                        store_of(backend).lock(name).acquire(timeout=60)
             server.start()
 
             def is_back() -> bool:
@@ -185,7 +187,7 @@ class TestSession:
                 return True
 
             until(is_back, "the client finding the server")
-            with backend.lock(name, timeout=5):
+            with store_of(backend).lock(name, timeout=5):
                 assert len(backend.queue(name)) == 1
         finally:
             backend.close()

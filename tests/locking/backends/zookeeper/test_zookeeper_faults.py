@@ -20,7 +20,7 @@ from locking.testing.calls import within
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import SLACK
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
-from tests.locking.calls import acquired, elapsed
+from tests.locking.calls import acquired, elapsed, store_of
 
 __all__ = ["backend", "name", "other"]
 
@@ -48,10 +48,10 @@ class TestHolder:
     ) -> None:
         """Row 12: a second client with the same session id ends the session."""
         lost = threading.Event()
-        lock = backend.lock(name, on_lost=lambda lease: lost.set())
+        lock = store_of(backend).lock(name, on_lost=lambda lease: lost.set())
         lease = acquired(lock, timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            successor = other.lock(name)
+            successor = store_of(other).lock(name)
             wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
             until(lambda: len(other.queue(name)) == 2, "the other one queueing")
             fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
@@ -70,7 +70,7 @@ class TestHolder:
             assert not taken.lost
             pool.submit(successor.release).result(WAIT_TIMEOUT)
         assert granted_after < SESSION
-        with backend.lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
+        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
             assert again.token > taken.token
 
     def test_lease_of_a_partitioned_holder_ends_in_time(
@@ -78,10 +78,10 @@ class TestHolder:
     ) -> None:
         """Packets are dropped: the lease ends before the next grant."""
         lost_at: list[float] = []
-        lock = far.lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
+        lock = store_of(far).lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
         lease = acquired(lock, timeout=5)
         proxy.hold()
-        with backend.lock(name, timeout=WAIT_TIMEOUT):
+        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
             granted = time.monotonic()
             assert lease.lost
             assert lease.deadline <= granted
@@ -95,7 +95,7 @@ class TestHolder:
     def test_lease_survives_a_reconnect(
         self, proxy: InterceptingProxy, far: ZooKeeperBackend, name: str
     ) -> None:
-        with far.lock(name, timeout=5) as lease:
+        with store_of(far).lock(name, timeout=5) as lease:
             proxy.cut()
             first = lease.deadline
             until(lambda: lease.deadline > first or lease.lost, "the session going on")
@@ -105,7 +105,7 @@ class TestHolder:
     def test_release_with_lost_reply_succeeds(
         self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
-        lock = far.lock(name)
+        lock = store_of(far).lock(name)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
             proxy.hold_replies()
@@ -121,7 +121,7 @@ class TestHolder:
     ) -> None:
         with InterceptingProxy(zookeeper.nodes[0].port) as proxy:
             other = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=0.5)
-            lock = other.lock(name)
+            lock = store_of(other).lock(name)
             lock.acquire(timeout=5)
             proxy.cut(refuse=True)
             with within(1 + SLACK), pytest.raises(LockUnavailable):
@@ -129,7 +129,7 @@ class TestHolder:
             assert len(backend.queue(name)) == 1
             recovered_at = time.monotonic()
             proxy.accept()
-            with backend.lock(name, timeout=WAIT_TIMEOUT):
+            with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
                 assert time.monotonic() - recovered_at < 6, "freed by the session's end only"
             other.close()
 
@@ -154,10 +154,10 @@ class TestWaiter:
         served = []
 
         def wait(through: ZooKeeperBackend, who: str) -> None:
-            with through.lock(name, timeout=WAIT_TIMEOUT):
+            with store_of(through).lock(name, timeout=WAIT_TIMEOUT):
                 served.append(who)
 
-        lock = backend.lock(name)
+        lock = store_of(backend).lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(wait, waiter, "cut off")
@@ -183,11 +183,11 @@ class TestWaiter:
         backend: ZooKeeperBackend,
         name: str,
     ) -> None:
-        with backend.lock(name, timeout=5):
+        with store_of(backend).lock(name, timeout=5):
             pass
         proxy.hold_replies()
         with ThreadPoolExecutor(1) as pool:
-            lock = waiter.lock(name)
+            lock = store_of(waiter).lock(name)
             taking = pool.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             until(lambda: backend.queue(name), "the node being created")
             (node,) = backend.queue(name)
@@ -223,7 +223,7 @@ class TestWaiter:
 
         with monkeypatch.context() as patched:
             patched.setattr(client, "get_children_async", lose)
-            lock = backend.lock(name)
+            lock = store_of(backend).lock(name)
             lease = acquired(lock, timeout=5)
         (node,) = backend.queue(name)
         made = client.exists(f"{backend._parent(name)}/{node}")
@@ -239,8 +239,8 @@ class TestWaiter:
         backend: ZooKeeperBackend,
         name: str,
     ) -> None:
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(waiter.lock(name).acquire, timeout=1.0)
+        with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=1.0)
             until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
             proxy.cut(refuse=True)
             with pytest.raises(LockUnavailable):
@@ -259,10 +259,10 @@ class TestWaiter:
         name: str,
     ) -> None:
         """The creation arrives after its caller has given up."""
-        with backend.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+        with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             proxy.hold()
             with pytest.raises(LockUnavailable):
-                pool.submit(waiter.lock(name).acquire, timeout=0.2).result(WAIT_TIMEOUT)
+                pool.submit(store_of(waiter).lock(name).acquire, timeout=0.2).result(WAIT_TIMEOUT)
             proxy.resume()
             until(
                 lambda: waiter.session and not waiter.session.pending_deletes, "the pending delete"
@@ -277,10 +277,10 @@ class TestWaiter:
         name: str,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        lock = backend.lock(name)
+        lock = store_of(backend).lock(name)
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(waiter.lock(name).acquire, timeout=WAIT_TIMEOUT)
+            waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=WAIT_TIMEOUT)
             until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
             before = backend.queue(name)
             ExpireSession(zookeeper.hosts, waiter.session.client.client_id).inject()
@@ -309,7 +309,7 @@ class TestLeader:
             over = threading.Event()
 
             def work(number: int) -> None:
-                lock = backends[number].lock(name, timeout=WAIT_TIMEOUT)
+                lock = store_of(backends[number]).lock(name, timeout=WAIT_TIMEOUT)
                 while not over.is_set():
                     try:
                         with lock as lease:
@@ -366,14 +366,14 @@ class TestClock:
             closing(connected(server.hosts)) as holder,
             closing(connected(server.hosts)) as other,
         ):
-            with holder.lock(name, timeout=5) as lease:
+            with store_of(holder).lock(name, timeout=5) as lease:
                 clock.shift(seconds)
                 jumped = time.monotonic()
-                assert elapsed(lambda: other.lock(name).acquire(timeout=0.5)) < 1 + SLACK
+                assert elapsed(lambda: store_of(other).lock(name).acquire(timeout=0.5)) < 1 + SLACK
                 until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
-                assert not other.lock(name).acquire(blocking=False)
+                assert not store_of(other).lock(name).acquire(blocking=False)
                 lease.check()
-            with other.lock(name, timeout=5) as next_lease:
+            with store_of(other).lock(name, timeout=5) as next_lease:
                 assert next_lease.token > lease.token
                 path = other.session.nodes[next_lease.owner]
                 made_at = other.session.client.exists(path).ctime / 1000

@@ -16,7 +16,7 @@ PATH = "locking.backends.zookeeper.ZooKeeperBackend"
 def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
     """A backend with a short session of its own."""
     options = {"SESSION_TIMEOUT": 2.0, **options}
-    backend = create("zookeeper", {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options})
+    backend = create("zookeeper", {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options}).backend
     backend.probe()
     return backend
 

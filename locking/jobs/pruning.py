@@ -20,7 +20,7 @@ def sweep_lock_rows() -> int:
     swept = 0
     for alias, conf in lock_settings().items():
         if issubclass(backend_class(conf), DatabaseBackend):
-            backend = locks[alias]
+            backend = locks[alias].backend
             assert isinstance(backend, DatabaseBackend)
             swept += backend.sweep()
     return swept
