@@ -78,6 +78,21 @@ def check_atomic_requests(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+RESEND = "locking.jobs.tasks.resend_unfinished_runs"
+
+
+@register()
+def check_jobs(**kwargs: Any) -> list[CheckMessage]:
+    """Warn if the scheduler of the runs is used, but no schedule repeats those that failed."""
+    schedule = getattr(settings, "CELERY_BEAT_SCHEDULE", {}).values()
+    is_ours = getattr(settings, "CELERY_BEAT_SCHEDULER", "") == "locking.jobs.beat:Scheduler"
+    if not is_ours or RESEND in [entry.get("task") for entry in schedule]:
+        return []
+    text = f"CELERY_BEAT_SCHEDULE has no {RESEND}: no run_once task is tried again after an error."
+    hint = "Schedule it every few seconds, or silence this check if staff did so in the admin."
+    return [Warning(text, hint=hint, id="locking.W003")]
+
+
 @register(Tags.database)
 def check_policy_row(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that the settings have the backend and the mode that the database names.

@@ -4,8 +4,8 @@
 
 Every message carries its scheduled time, and all beats compute the same times: an interval counts
 from 1970, not from the start of a beat. A job that several beats send several times runs once
-(`locking.run_once`). Scheduled times that passed while beats were slow or down are sent late, the
-last `MISSED` of them. The row of a run is created before its message is sent, so that a message
+(`locking.run_once`); its scheduled times that passed while beats were slow or down are sent late,
+the last `MISSED` of them. The row of a run is created before its message is sent, so that a message
 that is lost is sent again (`locking.jobs.runs.resend_unfinished`).
 """
 
@@ -100,12 +100,17 @@ class Scheduler(DatabaseScheduler):
         super().update_from_dict({name: mapping[name] for name in missing})
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send one message for each scheduled time of the entry since its last run."""
+        """Send one message, or of a run_once task one for each scheduled time since its last run.
+
+        Any other task would repeat its effect for each of the late messages.
+        """
         last_run_at = entry.last_run_at
         if last_run_at.tzinfo is None:
             last_run_at = last_run_at.replace(tzinfo=UTC)
-        for moment in scheduled_times(entry.schedule, last_run_at, times.now()):
-            if is_run_once(self.app.tasks.get(entry.task)):
+        is_run = is_run_once(self.app.tasks.get(entry.task))
+        moments = scheduled_times(entry.schedule, last_run_at, now := times.now())
+        for moment in moments if is_run else moments[-1:] or [now]:
+            if is_run:
                 try:
                     register(entry.task, entry.args, entry.kwargs, moment, options=entry.options)
                 except DatabaseError as error:

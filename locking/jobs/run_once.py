@@ -25,17 +25,27 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from celery import current_app, current_task
 from celery.signals import before_task_publish
+from celery.utils.time import maybe_make_aware
 from django.db.models import F, Q
 from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
 from locking.jobs import times
-from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, RUN, UNFINISHED, Run, State, digest, register
+from locking.jobs.runs import (
+    HEADER,
+    MAX_MESSAGE_AGE,
+    RUN,
+    UNFINISHED,
+    Run,
+    State,
+    digest,
+    lock_of,
+    register,
+)
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.names import check_timeout, check_ttl
-from locking.policy.lock import PolicyLock
 
 logger = logging.getLogger("locking")
 
@@ -89,8 +99,7 @@ def run_once(
         row = _row_of(current_task)
         if row is None:
             return None
-        # The row decides. An eager task may run inside a transaction of its caller.
-        lock = PolicyLock(f"job:{row.task:.100}:{row.pk}", ttl=ttl, until="block")
+        lock = lock_of(row, ttl)
         if row.state not in UNFINISHED or not lock.acquire(blocking=False):
             _count_duplicate(row)
             return None
@@ -124,8 +133,7 @@ def _row_of(task: Any) -> JobRun | None:
     if times.now() - scheduled_for > MAX_MESSAGE_AGE:
         logger.warning("job %s @ %s: message too old, not run", task.name, text)
         return None
-    # Without a scheduled time, the message's id tells its redelivery from another message.
-    run = headers.get(RUN) or ("" if text else digest(task.name, "message", request.id))
+    run = headers.get(RUN) or ("" if text else _message_run(task.name, request.id))
     sent_with = {**_destination(request), "expires": request.expires, "headers": headers}
     return register(
         task.name, request.args, request.kwargs, scheduled_for, run=run, options=sent_with
@@ -194,7 +202,15 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
 
 
 @before_task_publish.connect  # type: ignore[untyped-decorator]
-def _add_scheduled_time(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
-    """Add the current time to a message without a scheduled time; its duplicates carry the same."""
-    if is_run_once(current_app.tasks.get(sender)):
-        headers.setdefault(HEADER, times.now().isoformat())
+def _add_run(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
+    """Name the run of a message that no schedule sends; its scheduled time is its eta or now."""
+    if HEADER not in headers and is_run_once(current_app.tasks.get(sender)):
+        eta = headers["eta"]
+        moment = datetime.fromisoformat(eta) if eta else times.now()
+        headers[HEADER] = maybe_make_aware(moment, current_app.timezone).isoformat()
+        headers[RUN] = _message_run(sender, headers["id"])
+
+
+def _message_run(task: str, message: str) -> str:
+    """Return the digest of a run that has no schedule: only its message tells it from others."""
+    return digest(task, "message", message)

@@ -20,10 +20,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import metrics
-from locking.exceptions import LockLost
+from locking.exceptions import LockError, LockLost
 from locking.jobs import times
 from locking.lease import Lease
 from locking.models import JobRun
+from locking.policy.lock import PolicyLock
 
 logger = logging.getLogger("locking")
 
@@ -76,12 +77,12 @@ class Run:
 
     @contextmanager
     def finish(self) -> Iterator[None]:
-        """Commit the writes of the block together with the end of the run.
+        """Commit the writes of the block together with the end of the run, in the runs' database.
 
         Raise LockLost without entering the block if another attempt has taken over. Use it for the
         last, short part of a task: the row of the run is locked meanwhile.
         """
-        with transaction.atomic():
+        with transaction.atomic(using=self._rows.db):
             if not self._end(State.DONE):
                 raise self._lost()
             yield
@@ -116,6 +117,12 @@ class Run:
 
     def _lost(self) -> LockLost:
         return LockLost(f"{self.row}: attempt {self.attempt} was taken over.")
+
+
+def lock_of(row: JobRun, ttl: float | None = None) -> PolicyLock:
+    """Return the lock that is held while the run lasts."""
+    # The row decides. An eager task may run inside a transaction of its caller.
+    return PolicyLock(f"job:{row.task:.100}:{row.pk}", ttl=ttl, until="block")
 
 
 def digest(*identity: str) -> str:
@@ -171,8 +178,8 @@ def resend_unfinished() -> int:
     sent = 0
     for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
         task = current_app.tasks.get(row.task)  # None if the task was removed from the code
-        if not to_send.filter(pk=row.pk).update(sent_at=now) or not task:
-            continue  # another machine sends it, or none can
+        if not to_send.filter(pk=row.pk).update(sent_at=now) or not task or _is_at_work(row):
+            continue  # another machine sends it, none can, or it needs no message
         options = row.options or {}
         expires = options.get("expires")
         if expires and times.aware(datetime.fromisoformat(expires)) <= times.now():
@@ -185,6 +192,14 @@ def resend_unfinished() -> int:
         task.apply_async(args, kwargs, **{**options, "headers": headers})
         sent += 1
     return sent
+
+
+def _is_at_work(row: JobRun) -> bool:
+    """Return whether a worker may still hold the run's lock, which outlasts the lease in the row."""
+    try:
+        return row.state == State.RUNNING and lock_of(row).locked()
+    except LockError:
+        return True  # without its store, no other worker could start the run
 
 
 def _primary() -> QuerySet[JobRun]:

@@ -67,6 +67,7 @@ def messages() -> dict[str, tuple[str, str]]:
                 del settings.LOCKS
             found = [*checks.check_locks(), *checks.check_single_flight()]
             found += [*checks.check_atomic_requests(), *checks.check_policy_row(["default"])]
+            found += checks.check_jobs()
         for one in found:
             text = re.sub("NOAUTH.*", "NOAUTH ...", one.msg)  # the rest depends on the server
             rows.setdefault(str(one.id), (refused, plain(f"{text} {one.hint or ''}")))
@@ -84,6 +85,7 @@ def messages() -> dict[str, tuple[str, str]]:
     provoke("`LOCKS = {}`", LOCKS={})
     provoke("the alias of the active backend was renamed", LOCKS={"renamed": entry("redis")})
     provoke("no `LOCKS`")
+    provoke("no entry for the unfinished runs", LOCKS=good, CELERY_BEAT_SCHEDULE={})
     with patch.dict(connections.settings, other=OTHER):
         provoke("`ATOMIC_REQUESTS` in `DATABASES`", LOCKS=good)
         for alias, given in MISTAKES:

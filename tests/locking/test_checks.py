@@ -11,7 +11,14 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 
 from locking import lock, locks, policy
-from locking.checks import check_atomic_requests, check_locks, check_policy_row, check_single_flight
+from locking.checks import (
+    check_atomic_requests,
+    check_jobs,
+    check_locks,
+    check_policy_row,
+    check_single_flight,
+)
+from locking.jobs.tasks import resend_unfinished_runs
 from locking.models import LockPolicy
 from tests.locking.modes import PATH as PATH_OF_MODES
 from tests.locking.scripted import PATH, ScriptedBackend
@@ -209,3 +216,11 @@ def test_atomic_requests_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     (warning,) = check_atomic_requests()
     assert (warning.id, "default" in warning.msg) == ("locking.W002", True)
+
+
+def test_runs_that_nobody_sends_again_are_warned_about(settings) -> None:
+    settings.CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
+    settings.CELERY_BEAT_SCHEDULE = {"mine": {"task": "mine", "schedule": 5.0}}
+    assert [found.id for found in check_jobs()] == ["locking.W003"]
+    settings.CELERY_BEAT_SCHEDULE["again"] = {"task": resend_unfinished_runs.name, "schedule": 5.0}
+    assert check_jobs() == []

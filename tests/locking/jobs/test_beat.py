@@ -118,6 +118,22 @@ class TestScheduler:
         ]
         assert sorted(run.scheduled_for for run in JobRun.objects.all()) == expected
 
+    def test_other_tasks_get_one_message_however_late(self, scheduler, monkeypatch) -> None:
+        sent = []
+
+        @scheduler.app.task(shared=False, name="plain")
+        def plain() -> None: ...
+
+        monkeypatch.setattr(plain, "apply_async", lambda *args, **options: sent.append(options))
+        PeriodicTask.objects.update(task="plain")
+        hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+        for days in (0.5, 30):
+            entry = Scheduler(scheduler.app).schedule["prune"]
+            entry.last_run_at = hour - timedelta(days=days)
+            scheduler.apply_entry(entry)
+        assert [options["headers"][runs.HEADER] for options in sent] == [hour.isoformat()] * 2
+        assert not JobRun.objects.exists()
+
     def test_two_beats_share_the_row_of_a_run(self, scheduler, sent) -> None:
         for beat in (scheduler, Scheduler(scheduler.app)):
             entry = beat.schedule["prune"]

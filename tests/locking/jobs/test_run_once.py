@@ -1,6 +1,6 @@
 """`run_once` in one process: duplicates, takeovers, failed attempts and lost messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +8,9 @@ import pytest
 from celery import Celery
 from celery.app import app_or_default
 from celery.contrib.testing.worker import start_worker
+from celery.signals import before_task_publish
 from django.conf import settings
+from django.db import connections
 from django.urls import reverse
 from django.utils import timezone
 
@@ -23,7 +25,7 @@ from locking import (
     run_once,
 )
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs import pruning, runs
+from locking.jobs import pruning, runs, times
 from locking.jobs.run_once import TIME_LIMIT
 from locking.models import JobRun
 from tests.locking.policy.two_backends import apart
@@ -31,7 +33,7 @@ from tests.locking.policy.two_backends import apart
 __all__ = ["apart"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-celery = Celery("test-jobs", set_as_current=False)
+celery = Celery("test-jobs", broker="memory://", set_as_current=False)
 executed: list[Any] = []
 State = JobRun.State
 
@@ -211,6 +213,42 @@ class TestWhileItRuns:
         run = JobRun.objects.get()
         assert (run.state, run.attempts, run.detail) == (State.DONE, 2, "2")
 
+    def test_finish_uses_the_database_of_the_runs(self, settings, monkeypatch, tmp_path) -> None:
+        """`default` has no transaction then, and an error undoes the end of the run."""
+        other = {**connections["default"].settings_dict, **SQLITE, "NAME": tmp_path / "runs"}
+        monkeypatch.setitem(connections.settings, "runs", other)
+        settings.DATABASE_ROUTERS = [RunsElsewhere()]
+        blocks = []
+
+        def breaks() -> None:
+            with current_run().finish():
+                blocks.append([connections[alias].in_atomic_block for alias in ("runs", "default")])
+                raise OSError("disk full")
+
+        connections["runs"].connect()  # as only `default` may be opened by a query of a test
+        try:
+            with connections["runs"].schema_editor() as schema:
+                schema.create_model(JobRun)
+            with pytest.raises(OSError, match="disk full"):
+                deliver(noon(), act=breaks)
+            assert blocks == [[True, False]]
+            assert JobRun.objects.using("runs").get().state == State.DUE
+        finally:
+            connections["runs"].close()
+            del connections["runs"]
+
+
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {}}
+
+
+class RunsElsewhere:
+    """A router that keeps the runs in a database of their own."""
+
+    def db_for_write(self, model: object, **hints: object) -> str | None:
+        return "runs" if model is JobRun else None
+
+    db_for_read = db_for_write
+
 
 def refuse() -> None:
     raise ValueError("no such sale")
@@ -284,6 +322,44 @@ class TestMessageWithoutScheduledTime:
         assert JobRun.objects.get().state == State.DONE
 
 
+class TestMessageOfDelay:
+    @pytest.fixture
+    def publish(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
+        """Send messages with `apply_async`; each call returns what its worker gets."""
+        monkeypatch.setattr("locking.jobs.run_once.current_app", celery)
+        sent: list[dict[str, Any]] = []
+
+        def record(headers: dict[str, Any], **message: Any) -> None:
+            own = {name: headers[name] for name in (runs.HEADER, runs.RUN) if name in headers}
+            sent.append({"headers": own, "task_id": headers["id"]})
+
+        def publish(**options: Any) -> dict[str, Any]:
+            tidy.apply_async(**options)
+            return sent[-1]
+
+        before_task_publish.connect(record)
+        yield publish
+        before_task_publish.disconnect(record)
+
+    def test_countdown_of_more_than_a_day_is_not_too_old(self, publish, monkeypatch) -> None:
+        day = timedelta(hours=25)
+        sent = [publish(countdown=day.total_seconds()), publish(eta=datetime.now() + day)]
+        at_last = times.now() + day
+        monkeypatch.setattr(times, "now", lambda: at_last)
+        for message in sent:
+            tidy.apply(**message).get()
+        assert len(executed) == 2
+        assert executed[0][0] > NOON + timedelta(hours=24)
+
+    def test_equal_messages_of_one_moment_are_two_runs(self, publish, monkeypatch) -> None:
+        now = times.now()
+        monkeypatch.setattr(times, "now", lambda: now)
+        messages = [publish(), publish()]
+        for message in (*messages, *messages):  # each of them delivered twice
+            tidy.apply(**message).get()
+        assert len(executed) == 2
+
+
 class TestResendAndPrune:
     @pytest.fixture
     def sent(self, monkeypatch) -> list[Any]:
@@ -306,6 +382,20 @@ class TestResendAndPrune:
         assert [args for args, *_ in sent] == [["Kettle"], []]
         times = [options["headers"][runs.HEADER] for *_, options in sent]
         assert times == [noon().isoformat(), noon(seconds=1).isoformat()]
+
+    def test_run_whose_lock_is_held_is_not_sent_again(self, sent, apart) -> None:
+        """Its lease in the row is over, but a worker renews the lock."""
+        counts = []
+
+        def long() -> None:
+            let_time_pass(minutes=1)
+            counts.append(apart(runs.resend_unfinished).result(10))
+
+        deliver(noon(), act=long)
+        assert counts == [0]
+        JobRun.objects.update(state=State.RUNNING)  # as if the worker had died
+        let_time_pass(minutes=1)
+        assert runs.resend_unfinished() == 1
 
     def test_message_keeps_the_options_of_its_schedule(self, sent) -> None:
         headers = {"periodic_task_name": "tidy up", "request_id": "r"}
