@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 import secrets
 import threading
 import time
@@ -48,7 +49,7 @@ logger = logging.getLogger("locking")
 DEFAULTS = {"CACHE": "default", "LOCK": None, "LOCK_TTL": 2.0, "TIMEOUT": 5.0}
 CACHE_PAUSE = 1.0
 """Seconds for which a process does not use a cache that has failed."""
-ENTRY, VERSION = "built:{}", "version:{}"
+ENTRY, VERSION = "value:{}", "version:{}"
 """Names in the cache, by key and by namespace."""
 SLOW_CACHE = 0.25
 """Seconds after which a reply of the cache is slow. A build needs about five more replies of cache
@@ -58,7 +59,10 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """A value as the cache keeps it. Times are wall-clock times, which all machines share."""
+    """A value with its age. Times are wall-clock times, which all machines share.
+
+    The cache keeps the value pickled, so that its errors differ from those of the cache.
+    """
 
     value: Any
     fresh_until: float
@@ -94,6 +98,8 @@ class SingleFlight:
         self._builds: SharedCalls[tuple[str, str | None], Any] = SharedCalls()
         self._lookups: SharedCalls[str, Lookup] = SharedCalls()
         self._cache_paused_until = 0.0
+        self._building = threading.local()
+        """`keys`: those that this thread builds now, each inside of the one before."""
 
     def _option(self, name: str) -> Any:
         given = {**DEFAULTS, **getattr(settings, "LOCK_SINGLE_FLIGHT", {}), **self._options}
@@ -150,20 +156,29 @@ class SingleFlight:
         entry_name, version_name = ENTRY.format(key), VERSION.format(key.partition(":")[0])
         try:
             found = self._cache.get_many((entry_name, version_name))
-            entry = Entry(*found[entry_name]) if entry_name in found else None
             if (version := found.get(version_name)) is None:  # new, or evicted by the cache
                 version = self._cache.get_or_set(version_name, secrets.token_hex(8), timeout=None)
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
             return Lookup(None, is_up=False)
-        if entry and (entry.version != version or time.time() >= entry.fresh_until + stale):
-            entry = None
-        return Lookup(entry, version, is_slow=time.monotonic() - started > SLOW_CACHE)
+        is_slow = time.monotonic() - started > SLOW_CACHE
+        entry, kept = None, found.get(entry_name)
+        if kept and kept[2] == version and time.time() < kept[1] + stale:
+            try:
+                entry = Entry(pickle.loads(kept[0]), *kept[1:])  # noqa: S301 - as the cache does
+            except Exception as error:  # noqa: BLE001 - a class may be gone or have changed
+                logger.warning("Value of %r cannot be read, building it again: %r", key, error)
+        return Lookup(entry, version, is_slow=is_slow)
 
     def _store(self, key: str, entry: Entry, seconds: float) -> None:
         try:
+            kept = pickle.dumps(entry.value, pickle.HIGHEST_PROTOCOL), *entry[1:]
+        except Exception as error:  # noqa: BLE001 - each type has errors of its own
+            logger.error("Value of %r cannot be kept: each caller builds it: %r", key, error)
+            return
+        try:
             # Whole seconds: some caches support no others, and 0 would delete the value.
-            self._cache.set(ENTRY.format(key), tuple(entry), timeout=math.ceil(seconds))
+            self._cache.set(ENTRY.format(key), kept, timeout=math.ceil(seconds))
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
 
@@ -200,6 +215,8 @@ class _Request:
             if entry is not None and entry.is_fresh():
                 return _serve(self.key, entry)
             flight = (self.key, lookup.version)
+            if entry is None and self.key in self._under_way():
+                raise LockMisuse(f"The build of {self.key!r} asks for itself.")
             future, is_mine = builds.join(flight)
             if is_mine:
                 run = partial(builds.run, flight, future, partial(self._build_once, lookup))
@@ -218,6 +235,10 @@ class _Request:
                     return future.result()
                 if not isinstance(error, LockTimeout):  # LockTimeout: the time of that caller
                     raise error
+
+    def _under_way(self) -> list[str]:
+        keys: list[str] = vars(self.home._building).setdefault("keys", [])
+        return keys
 
     def _timed_out(self) -> LockTimeout:
         return LockTimeout(f"{self.key!r} was not built in time.")
@@ -251,6 +272,7 @@ class _Request:
     def _build(self, lookup: Lookup, lock: Lock | PolicyLock | None = None) -> Any:
         """Build and keep the value; if the build fails, return the stale one if there is one."""
         started = time.monotonic()
+        self._under_way().append(self.key)
         try:
             value = self.build()
         except Exception:
@@ -259,6 +281,8 @@ class _Request:
                 raise
             logger.warning("Build of %r failed: serving the stale value", self.key, exc_info=True)
             return lookup.entry.value
+        finally:
+            self._under_way().pop()
         metrics.built(self.key, time.monotonic() - started)
         lease = lock.lease if lock else None
         if lease and lease.lost:  # another builder has taken over and stores a newer value

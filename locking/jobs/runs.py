@@ -195,7 +195,7 @@ def resend_unfinished() -> int:
 
 
 def _is_at_work(row: JobRun) -> bool:
-    """Return whether a worker may still hold the run's lock, which outlasts the lease in the row."""
+    """Return whether a worker may still hold the lock of the run, although its lease is over."""
     try:
         return row.state == State.RUNNING and lock_of(row).locked()
     except LockError:

@@ -174,7 +174,7 @@ def test_caller_with_an_outdated_lookup_does_not_build(flight, other, options):
 def test_threads_share_a_lookup_until_invalidation(flight, held, threads, options):
     flight.get_or_build("look:1", lambda: "seen", **KEPT)
     cache = caches[options["CACHE"]]
-    lookup = held(cache.get_many(["built:look:1", "version:look"]))
+    lookup = held(cache.get_many(["value:look:1", "version:look"]))
     with (
         patch.object(type(cache), "get_many", lambda self, names: lookup()),
         patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits,
@@ -264,6 +264,44 @@ def test_later_caller_does_not_join_an_outdated_build(flight, options, held, thr
     build.end()
     assert builder.result(WAIT_TIMEOUT) == "before"
     assert late.result(WAIT_TIMEOUT) == "after"
+
+
+class Renamed:
+    """A class that a later version of the program no longer has under this name."""
+
+
+@pytest.fixture
+def without_renamed(monkeypatch) -> Callable[[], None]:
+    return partial(monkeypatch.delattr, "tests.locking.test_single_flight.Renamed")
+
+
+def test_value_of_a_removed_class_is_built_again(flight, other, options, without_renamed):
+    flight.get_or_build("renamed:1", Renamed, **KEPT)
+    flight.get_or_build("beside:1", lambda: "kept", **KEPT)
+    without_renamed()
+    assert other.get_or_build("renamed:1", lambda: "new", **KEPT) == "new"
+    assert other.get_or_build("beside:1", unexpected, **KEPT) == "kept", "the cache is off"
+    assert flight.get_or_build("renamed:1", unexpected, **KEPT) == "new"
+
+
+def test_value_that_cannot_be_kept_concerns_only_its_key(flight, caplog):
+    flight.get_or_build("beside:2", lambda: "kept", **KEPT)
+    build = iter([lambda: 1, lambda: 2]).__next__
+    first, second = (flight.get_or_build("lambda:1", build, **KEPT) for _ in range(2))
+    assert (first(), second()) == (1, 2)
+    assert "'lambda:1' cannot be kept" in caplog.text
+    assert flight.get_or_build("beside:2", unexpected, **KEPT) == "kept", "the cache is off"
+
+
+def test_build_that_asks_for_its_own_key_is_refused(flight):
+    with pytest.raises(LockMisuse, match="'self:1' asks for itself"):
+        flight.get_or_build("self:1", partial(recursive, flight), **KEPT)
+    assert flight.get_or_build("self:1", lambda: "built", **KEPT) == "built"
+
+
+def recursive(flight: SingleFlight) -> object:
+    inner = partial(flight.get_or_build, "self:1", unexpected, **KEPT)
+    return flight.get_or_build("self:2", inner, **KEPT)
 
 
 @pytest.mark.parametrize(
