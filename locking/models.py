@@ -32,7 +32,11 @@ class Fenced(models.Model):
         if not rows.filter(self.not_newer(epoch, token), pk=self.pk).update(**values):
             return False
         for name, value in values.items():
-            setattr(self, name, value)
+            if hasattr(value, "resolve_expression"):  # `save` would apply it a second time
+                field: Any = self._meta.get_field(name)
+                self.__dict__.pop(field.attname, None)  # it is read when it is used
+            else:
+                setattr(self, name, value)
         return True
 
 

@@ -55,8 +55,10 @@ def test_write_is_one_statement(account) -> None:
         assert account.fenced_update((1, 5), balance=F("balance") + 2)
     (only,) = queries.captured_queries
     assert only["sql"].startswith("UPDATE")
-    account.refresh_from_db()
+    account.save()  # must not add a second time
     assert account.balance == 2
+    account.refresh_from_db()
+    assert (account.balance, account.fence_token) == (2, 5)
 
 
 def test_other_rows_are_left_alone(account) -> None:
