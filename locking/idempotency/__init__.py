@@ -31,6 +31,7 @@ from django.db import DatabaseError, router, transaction
 from django.db.models import QuerySet
 from django.db.transaction import TransactionManagementError
 from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from locking import metrics
@@ -91,6 +92,7 @@ class Attempt:
         self.is_replay = False
         """True if another request did the work."""
         self._lock: Lock | None = None
+        self._http_request: Any = None
 
     @property
     def lock_name(self) -> ReservedName:
@@ -131,7 +133,10 @@ class Attempt:
 
     def row(self, response: StoredResponse | HttpResponse) -> dict[str, Any]:
         """Return the columns of the IdempotencyKey, for a caller that inserts it itself."""
-        if isinstance(response, HttpResponse):
+        if isinstance(response, HttpResponseBase):
+            if response.streaming:
+                raise TypeError("A streaming response cannot be stored: give its whole body.")
+            self._render(response)
             # Cookies are not among the items. Middleware adds its headers to replays too.
             headers, status = dict(response.items()), response.status_code
             response = StoredResponse(body=response.content, status=status, headers=headers)
@@ -145,6 +150,18 @@ class Attempt:
             "body": response.body,
             "created_at": timezone.now(),
         }
+
+    def _render(self, response: Any) -> None:
+        """Render a response that Django or REST framework would render after the view."""
+        if getattr(response, "is_rendered", True):
+            return
+        request = self._http_request
+        if hasattr(request, "accepted_renderer"):  # of REST framework, which tells the response
+            response.accepted_renderer = request.accepted_renderer
+            response.accepted_media_type = request.accepted_media_type
+            context = {**request.parser_context, "request": request, "response": response}
+            response.renderer_context = context
+        response.render()
 
     def store(self, response: R) -> R:
         """Write the response inside the transaction of the effect, and return it.

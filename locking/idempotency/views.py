@@ -9,10 +9,10 @@ def transfer(request, *, attempt):
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from inspect import iscoroutinefunction
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -39,14 +39,19 @@ def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
     A key belongs to its user, so anonymous requests get 403. The response is 400 without exactly
     one valid key, 422 if the key was used for another request, and 409 with Retry-After if an
     earlier request is still in progress after `wait` seconds. Responses from 400 on are not stored.
-    A replayed response carries `Idempotent-Replayed: true`. An async view stores its response with
-    `await sync_to_async(attempt.store)(response)`, or in a sync function with the effect.
+    A replayed response carries `Idempotent-Replayed: true`. An async view does the effect and
+    stores the response in one call of `sync_to_async`, because both need one transaction.
     """
     check_timeout(wait)
     if view is None:
         return partial(idempotent, wait=wait)
 
-    if iscoroutinefunction(view):
+    # Frameworks that read arguments from the signature must not expect `attempt` from the client.
+    signature = inspect.signature(view)
+    known = [one for one in signature.parameters.values() if one.name != "attempt"]
+    visible = signature.replace(parameters=known)
+
+    if inspect.iscoroutinefunction(view):
 
         @wraps(view)
         async def respond_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -60,6 +65,7 @@ def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
                 return _refusal(error)
             return _replay(attempt) or response
 
+        respond_async.__signature__ = visible  # type: ignore[attr-defined]
         return respond_async
 
     @wraps(view)
@@ -74,6 +80,7 @@ def idempotent(view: View | None = None, *, wait: float | None = None) -> Any:
             return _refusal(error)
         return _replay(attempt) or response
 
+    respond.__signature__ = visible  # type: ignore[attr-defined]
     # Not inside ATOMIC_REQUESTS: the key must stay locked until the transaction is committed.
     respond._non_atomic_requests = set(settings.DATABASES)  # type: ignore[attr-defined]
     return respond
@@ -93,15 +100,18 @@ def _atomic_requests(view: View) -> Iterator[None]:
 def _attempt(request: HttpRequest, user: Any, wait: float | None) -> Attempt:
     if user.pk is None:
         raise PermissionDenied
-    return Attempt(user=user.pk, key=key_of(request), request=content_of(request), wait=wait)
+    content = content_of(request)
+    attempt = Attempt(user=user.pk, key=key_of(request), request=content, wait=wait)
+    attempt._http_request = request
+    return attempt
 
 
 def _check(view: View, attempt: Attempt, response: HttpResponse) -> None:
     """Raise RuntimeError if the view succeeded without storing its response."""
-    if response.status_code >= 400:
+    if attempt.response is None:
+        if response.status_code < 400:
+            raise RuntimeError(f"{view.__qualname__} did not store its response")
         attempt.load()  # refused, perhaps because another request was faster
-    elif attempt.response is None:
-        raise RuntimeError(f"{view.__qualname__} did not store its response")
 
 
 def _refusal(error: IdempotencyError) -> HttpResponse:
@@ -132,7 +142,8 @@ def key_of(request: HttpRequest) -> str:
 def content_of(request: HttpRequest) -> bytes:
     """Return a description of the requested effect, equal for every send of one form or body."""
     form: list[object] = [request.method, request.get_full_path()]
-    if request.content_type not in FORM_TYPES:
+    if request.method != "POST" or request.content_type not in FORM_TYPES:
+        # Django reads only the form of a POST.
         return repr(form).encode() + request.body
     fields = request.POST.lists()
     form += sorted((name, values) for name, values in fields if name not in IGNORED_FIELDS)

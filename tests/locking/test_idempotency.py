@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,9 +14,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.handlers.base import BaseHandler
 from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.template import engines
+from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
 from django.utils import timezone
+from django.utils.decorators import method_decorator
 
 from locking import (
     Attempt,
@@ -336,6 +340,19 @@ def test_json_body_is_part_of_the_request(user) -> None:
     assert (other.status_code, effects()) == (422, 1)
 
 
+@pytest.mark.parametrize("method", ["put", "patch", "post"])
+def test_form_of_another_body_is_refused_for_every_method(user, method) -> None:
+    def submit(body: str) -> HttpResponse:
+        kind = "application/x-www-form-urlencoded"
+        request = getattr(RequestFactory(), method)("/pay/", body, content_type=kind, headers=KEY)
+        request.user = user
+        return view(request)
+
+    first = submit("amount=5")
+    assert content_of(submit("amount=5")) == content_of(first)
+    assert (submit("amount=500").status_code, effects()) == (422, 1)
+
+
 def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
     held = backend.lock(Attempt(user=user.pk, key="k", request=b"").lock_name)
     in_thread(held.acquire)
@@ -352,14 +369,108 @@ def test_refusal_of_a_view_is_not_stored(user) -> None:
     assert send(user, headers=KEY).status_code == 201
 
 
-def test_refused_view_returns_the_faster_response(user) -> None:
+def test_refused_view_returns_the_faster_response(user, backend) -> None:
     @idempotent
     def late(request, *, attempt: Attempt) -> HttpResponse:
-        with transaction.atomic():
-            attempt.store(HttpResponse("faster", status=201))
+        backend.reset_after_fork()  # drops the lease
+        send(user, headers=KEY)
         return HttpResponse("too late", status=409)
 
-    assert content_of(send(user, headers=KEY, do=late))[::2] == (201, b"faster")
+    assert send(user, headers=KEY, do=late).content == b'{"effects": 1}'
+
+
+def test_stored_refusal_is_a_replay_only_the_second_time(user) -> None:
+    @idempotent
+    def charge(request, *, attempt: Attempt) -> HttpResponse:
+        with transaction.atomic():
+            act()
+            return attempt.store(HttpResponse("card declined", status=402))
+
+    first, again = (send(user, headers=KEY, do=charge) for _ in range(2))
+    assert content_of(again) == content_of(first)
+    assert (first.get("Idempotent-Replayed"), again["Idempotent-Replayed"]) == (None, "true")
+    assert effects() == 1
+
+
+def test_streaming_response_undoes_the_effect(user) -> None:
+    @idempotent
+    def export(request, *, attempt: Attempt) -> HttpResponse:
+        with transaction.atomic():
+            act()
+            return attempt.store(StreamingHttpResponse(["a", "b"]))
+
+    with pytest.raises(TypeError, match="streaming response cannot be stored"):
+        send(user, headers=KEY, do=export)
+    assert effects() == 0
+
+
+def test_template_response_is_rendered_before_it_is_stored(user) -> None:
+    template = engines["django"].from_string("{{ n }} effects")
+
+    @idempotent
+    def page(request, *, attempt: Attempt) -> HttpResponse:
+        with transaction.atomic():
+            act()
+            return attempt.store(SimpleTemplateResponse(template, {"n": 1}))
+
+    first, again = (send(user, headers=KEY, do=page) for _ in range(2))
+    assert first.content == again.content == b"1 effects"
+
+
+@pytest.mark.parametrize("kind", ["function", "method"])
+def test_response_of_rest_framework_is_replayed(user, kind) -> None:
+    decorators = pytest.importorskip("rest_framework.decorators")
+    from rest_framework.response import Response
+    from rest_framework.views import APIView
+
+    def body(request, *, attempt: Attempt) -> Response:
+        with transaction.atomic():
+            act()
+            return attempt.store(Response({"amount": request.data["amount"]}, status=201))
+
+    @decorators.api_view(["POST"])
+    @idempotent
+    def function(request, *, attempt: Attempt) -> Response:
+        return body(request, attempt=attempt)
+
+    class Payment(APIView):
+        @method_decorator(idempotent)
+        def post(self, request, *, attempt: Attempt) -> Response:
+            return body(request, attempt=attempt)
+
+    def pay(amount: int) -> HttpResponse:
+        json = {"content_type": "application/json", "headers": KEY}
+        request = RequestFactory().post("/pay/", {"amount": amount}, **json)
+        request.user = request._force_auth_user = user
+        return (function if kind == "function" else Payment.as_view())(request)
+
+    first = pay(5)
+    assert (first.status_code, first.content) == (201, b'{"amount":5}')
+    assert pay(5).content == first.content
+    assert (pay(6).status_code, effects()) == (422, 1)
+
+
+def test_view_of_ninja_is_replayed(user) -> None:
+    """It reads the arguments of a request from the signature, which must not name `attempt`."""
+    api = pytest.importorskip("ninja").NinjaAPI(urls_namespace="idempotent")
+
+    @api.post("/pay/{amount}")
+    @idempotent
+    def pay(request, amount: int, *, attempt: Attempt) -> HttpResponse:
+        with transaction.atomic():
+            act()
+            return attempt.store(JsonResponse({"amount": amount}, status=201))
+
+    (route,) = [one for one in api.urls[0] if "pay" in str(one.pattern)]
+
+    def sent(amount: int) -> HttpResponse:
+        do = partial(route.callback, amount=amount)
+        return send(user, headers=KEY, path=f"/pay/{amount}", do=do)
+
+    first = sent(5)
+    assert content_of(first)[::2] == (201, b'{"amount": 5}')
+    assert content_of(sent(5)) == content_of(first)
+    assert (sent(6).status_code, effects()) == (422, 1)
 
 
 def test_view_must_store_its_response(user) -> None:
