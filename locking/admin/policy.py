@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -99,13 +100,14 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         policy.current()  # creates the row on first use
         return HttpResponseRedirect(self._page())
 
+    @transaction.non_atomic_requests
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the policy, or switch it.
 
-        Not with `save_model`, which runs in a transaction: other processes would not see the policy
-        drain before its end, and SQLite would block their writes meanwhile.
+        Not with `save_model` or under ATOMIC_REQUESTS, in a transaction: other processes would not
+        see the policy drain before its end, and SQLite would block their writes meanwhile.
         """
         policy.finish_overdue_switch()
         if request.method == "POST":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from django.db import Error, connections, router
@@ -20,7 +21,6 @@ from locking.exceptions import LockUnavailable
 from locking.fork import after_fork_in_child
 from locking.models import LockPolicy
 from locking.refresh import clock
-from locking.threads import HelperThread
 
 MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
@@ -28,6 +28,8 @@ FRESH = 0.5
 """Seconds after which the policy is read again while its users have the previous one."""
 READ_TIMEOUT = 2.0
 """Seconds that a caller without a deadline of its own waits for a read of the policy."""
+MAX_PATIENCE = 32
+"""READ_TIMEOUTs after which a read counts as hung, at most; doubled with every one that hangs."""
 FAILURE_PAUSE = 0.25
 """Seconds after a failed read for which all callers get its error without another read."""
 
@@ -117,24 +119,28 @@ class _Reader:
 
     The caller's connection would be wrong: its transaction may see an old snapshot, and a router
     may send its reads to a replica. In a thread of its own Django opens a connection of its own,
-    and the callers can stop waiting for it.
+    and the callers can stop waiting for it. A read that hangs is left to its thread, and another
+    one is started: a connection that was cut may never tell.
     """
 
     def __init__(self) -> None:
-        self.thread = HelperThread("lock-policy")
-        """Runs the reads, one after the other."""
-        self._connection: Any = None
         self._generation = 0
-        """Grows when the policy is invalidated."""
+        """Grows when the policy is invalidated, or a read hangs."""
+        self._connections: list[Any] = []
         self._start()
         after_fork_in_child(self._start)
 
     def _start(self) -> None:
-        _inherited.append(self._connection)
+        _inherited.extend(self._connections)
+        self._connections = []
         self._guard = threading.Lock()
         self._known: Policy | None = None
         self._last: Future[Policy] | None = None
-        self._retry_at = 0.0
+        self._retry_at = self._hangs_at = 0.0
+        self._patience = 1
+        """READ_TIMEOUTs after which a read counts as hung."""
+        self._calls: SimpleQueue[Callable[[], None] | None] | None = None
+        """What the thread is to do, if there is one; None ends it."""
 
     def get(self, max_age: float, timeout: float) -> Policy:
         """Return the policy; after FRESH seconds it is read in the background. See `current`."""
@@ -177,9 +183,29 @@ class _Reader:
     def _request(self) -> Future[Policy]:
         """Return the read that is under way or has just failed, else a new one."""
         with self._guard:
-            if self._last is None or (self._last.done() and clock() >= self._retry_at):
-                self._last = self.thread.submit(partial(self._refresh, self._generation))
-            return self._last
+            last, now = self._last, clock()
+            if last is not None and not last.done() and now >= self._hangs_at:
+                assert self._calls is not None
+                self._calls.put(None)  # the thread ends if it ever comes back
+                self._calls = None
+                self._generation += 1
+                self._patience = min(2 * self._patience, MAX_PATIENCE)
+                last = None
+            if last is None or (last.done() and now >= self._retry_at):
+                self._hangs_at = now + self._patience * READ_TIMEOUT
+                self._last = last = self.submit(partial(self._refresh, self._generation))
+            return last
+
+    def submit(self, call: Callable[[], Policy]) -> Future[Policy]:
+        """Run `call` in the thread, after the reads that were asked for before."""
+        if self._calls is None:
+            calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+            threading.Thread(target=_run, args=[calls], name="lock-policy", daemon=True).start()
+            self._calls = calls
+        future = Future[Policy]()
+        future.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
+        self._calls.put(partial(_complete, future, call))
+        return future
 
     def _refresh(self, generation: int) -> Policy:
         try:
@@ -189,11 +215,13 @@ class _Reader:
             raise
         with self._guard:
             if generation == self._generation:  # not invalidated meanwhile
-                self._known, self._retry_at = value, 0.0
+                self._known, self._retry_at, self._patience = value, 0.0, 1
         return value
 
     def _read_on_own_connection(self) -> Policy:
-        self._connection = connection = connections[database_alias()]
+        connection = connections[database_alias()]
+        if connection not in self._connections:
+            self._connections.append(connection)
         was_open = connection.connection is not None
         try:
             return _read_in_autocommit(connection)
@@ -202,6 +230,19 @@ class _Reader:
             if not was_open:
                 raise
             return _read_in_autocommit(connection)  # the server had closed an idle connection
+
+
+def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+    connections.close_all()  # those of this thread
+
+
+def _complete(future: Future[Policy], call: Callable[[], Policy]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised again in each caller
+        future.set_exception(error)
 
 
 def _slow(timeout: float) -> LockUnavailable:

@@ -9,7 +9,9 @@ from functools import partial, wraps
 from string import Formatter
 from typing import Any, Literal, Unpack, get_args
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable, unknown
 from locking.handler import locks
@@ -17,6 +19,7 @@ from locking.lease import LockOptions
 from locking.names import storable
 from locking.policy.lock import PolicyLock
 
+LATER = (inspect.isgenerator, inspect.isasyncgen, inspect.isawaitable)
 OnBusy = Literal["raise", "return", "retry", 409, 503, None]
 
 
@@ -33,7 +36,8 @@ def locked(
     active backend; the other options are those of a lock. While another caller holds the lock, a
     view responds 409 (default) or 503, both with Retry-After; another function raises LockTimeout
     ("raise", the default), returns None ("return") or is sent again by Celery ("retry"). If the
-    store is unavailable, a view responds 503. Under ATOMIC_REQUESTS, give until="commit".
+    store is unavailable, a view responds 503. Under ATOMIC_REQUESTS, give until="commit". Raise
+    LockMisuse for a generator and a streaming response: they run when the lock is released.
     """
     if on_busy not in get_args(OnBusy):
         raise LockMisuse(f"Invalid on_busy {on_busy!r}: give one of {get_args(OnBusy)}.")
@@ -47,6 +51,8 @@ def locked(
     fields = [field.partition(".")[0].partition("[")[0] for field in found]
 
     def decorate(body: Callable[..., Any]) -> Any:
+        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise LockMisuse(f"{template!r} cannot guard a generator: acquire the lock inside it.")
         # method_decorator passes a partial of the bound method that wraps the unbound one.
         signature = inspect.signature(body, follow_wrapped=not isinstance(body, partial))
         takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
@@ -71,7 +77,7 @@ def locked(
                     await stack.enter_async_context(lock_of(args, kwargs))
                 except (LockTimeout, LockUnavailable) as error:
                     return _refuse(error, on_busy, args)
-                return await body(*args, **kwargs)
+                return _completed(await body(*args, **kwargs))
 
         @wraps(body)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -80,11 +86,21 @@ def locked(
                     stack.enter_context(lock_of(args, kwargs))
                 except (LockTimeout, LockUnavailable) as error:
                     return _refuse(error, on_busy, args)
-                return body(*args, **kwargs)
+                return _completed(body(*args, **kwargs))
 
-        return run_async if inspect.iscoroutinefunction(body) else run
+        return run_async if iscoroutinefunction(body) else run
 
     return decorate
+
+
+def _completed(result: Any) -> Any:
+    """Return what a body returned. Raise LockMisuse if its work is still to be done."""
+    is_later = any(is_kind(result) for is_kind in LATER)
+    if is_later or (isinstance(result, HttpResponseBase) and result.streaming):
+        getattr(result, "close", lambda: None)()
+        kind = type(result).__name__
+        raise LockMisuse(f"A {kind} does its work after the lock is released: lock inside of it.")
+    return result
 
 
 def _refuse(error: LockError, on_busy: OnBusy, args: tuple[Any, ...]) -> HttpResponse | None:

@@ -264,8 +264,9 @@ def _names_held(alias: str) -> set[str]:
     declared = backend.capabilities
     needs_force = "Only a forced switch does not wait for them."
     if not declared.lists_holders:
-        if declared.exclusion == "machines" and not declared.expires:
-            raise LockUnavailable(f"{alias!r} cannot list its holders. {needs_force}")
+        if declared.exclusion != "none" and not declared.expires:
+            why = "cannot list the holders in other processes, and their locks do not expire"
+            raise LockUnavailable(f"{alias!r} {why}. {needs_force}")
         return set()
     try:
         return {held.name for held in backend.inspect() if not held.name.startswith(RESERVED)}
@@ -279,12 +280,16 @@ def _names_held(alias: str) -> set[str]:
 def _writing(*, durable: bool = True) -> Iterator[None]:
     """Open a transaction on the policy; raise LockUnavailable if the database does not reply.
 
-    Durable: inside a caller's transaction no other process would see the change.
+    Durable: raise LockMisuse in a caller's transaction.
     """
-    with (
-        database_errors("changed"),
-        transaction.atomic(using=database_alias(), durable=durable),
-    ):
+    alias = database_alias()
+    blocks = transaction.get_connection(alias).atomic_blocks
+    if durable and blocks and not getattr(blocks[-1], "_from_testcase", False):
+        raise LockMisuse(
+            "The policy cannot be switched inside a transaction, perhaps that of ATOMIC_REQUESTS: "
+            "no other process would see the switch before the COMMIT."
+        )
+    with database_errors("changed"), transaction.atomic(using=alias):
         yield
 
 

@@ -30,6 +30,7 @@ def test_staff_switch_the_lock(amy):
 
 
 def test_switch_is_cancelled(amy):
+    put_in_force("redis")
     policy.switch(backend="none", wait=False)
     form = {"backend": "none", "mode": "fenced", "reason": "x", "step": "drain"}
     assert "in progress" in amy.post(POLICY, form, follow=True).text
@@ -55,13 +56,14 @@ DANGEROUS = {
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("danger", DANGEROUS)
 def test_dangerous_switch_requires_the_typed_name(amy, danger):
+    put_in_force("database")  # which can list its holders
     form = {**DANGEROUS[danger], "reason": "to show it"}
     asked = amy.post(POLICY, form)
     assert asked.status_code == 200
     assert f"Type “{form['backend']}” to confirm" in asked.text
     assert ("Naive writes allow overselling" in asked.text) == (form["mode"] == "naive")
     assert ("if the old backend is down" in asked.text) == (form["step"] == "force")
-    for wrong in ("", "process", form["backend"].upper()):
+    for wrong in ("", "database", form["backend"].upper()):
         refused = amy.post(POLICY, {**form, "confirm": wrong})
         assert refused.status_code == 400
         assert "Nothing was changed." in refused.text

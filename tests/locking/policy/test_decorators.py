@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.exceptions import Retry
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -194,6 +195,42 @@ class TestFunctions:
         with pytest.raises(LockTimeout, match="of the body"):
             send(1)
         assert names() == []
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+async def anumbers() -> Any:
+    yield 1
+
+
+async def later() -> int:
+    return 1
+
+
+@pytest.mark.django_db(transaction=True)
+class TestWorkAfterTheReturn:
+    """What runs when the function has returned would run without the lock."""
+
+    @pytest.mark.parametrize("body", [numbers, anumbers, partial(numbers)])
+    def test_generator_function_is_refused_when_it_is_decorated(self, body) -> None:
+        with pytest.raises(LockMisuse, match="a generator"):
+            locked("numbers")(body)
+
+    @pytest.mark.parametrize("make", [numbers, anumbers, later, lambda: StreamingHttpResponse([])])
+    def test_result_that_is_not_there_yet_is_refused(self, make) -> None:
+        with pytest.raises(LockMisuse, match="after the lock is released"):
+            locked("numbers")(lambda: make())()
+        assert names() == []
+
+    def test_async_view_cannot_stream(self) -> None:
+        @locked("numbers")
+        async def view(request: HttpRequest) -> StreamingHttpResponse:
+            return StreamingHttpResponse(["a"])
+
+        with pytest.raises(LockMisuse, match="after the lock is released"):
+            asyncio.run(view(REQUEST))
 
 
 class TestTasks:

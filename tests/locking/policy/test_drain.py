@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
+from locking import LockMisuse, LockTimeout, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
@@ -148,9 +148,8 @@ def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> Non
     assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_holder_in_a_backend_without_a_list_waits_too() -> None:
-    LockPolicy.objects.update(backend="blind")
-    policy.invalidate()
+def test_holder_in_a_backend_without_a_list_waits_too(old, monkeypatch) -> None:
+    monkeypatch.setattr(old, "capabilities", replace(old.capabilities, lists_holders=False))
     with lock("job"):
         switch(backend="new", wait=False)
         with pytest.raises(LockTimeout), lock("sale", timeout=0.1):
@@ -158,11 +157,12 @@ def test_holder_in_a_backend_without_a_list_waits_too() -> None:
         cancel_switch()
 
 
-def test_switch_from_a_backend_without_a_list_waits_for_its_ttl() -> None:
-    switch(backend="blind", force=True)
+def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(old, monkeypatch) -> None:
+    old.ttl = 0.2
+    monkeypatch.setattr(old, "capabilities", replace(old.capabilities, lists_holders=False))
     began = time.monotonic()
     switch(backend="new")
-    assert time.monotonic() - began >= AGE + locks["blind"].ttl
+    assert time.monotonic() - began >= AGE + old.ttl
 
 
 def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
@@ -201,15 +201,16 @@ def test_names_wait_while_the_old_backend_does_not_respond(old, new, apart, monk
         assert lease.table is new
 
 
-def test_backend_with_unlisted_lasting_holders_needs_force(monkeypatch) -> None:
-    """Like GET_LOCK: its holders end with their session, which may last for days."""
-    capabilities = replace(locks["old"].capabilities, exclusion="machines", lists_holders=False)
+@pytest.mark.parametrize("exclusion", ["machines", "process"])
+def test_backend_with_unlisted_lasting_holders_needs_force(old, monkeypatch, exclusion) -> None:
+    """Like GET_LOCK and `process`: other processes may hold locks there for days."""
     for expires, refused in ((True, False), (False, True)):
-        found = replace(capabilities, expires=expires)
-        monkeypatch.setattr(locks["old"], "capabilities", found)
-        with pytest.raises(LockUnavailable) if refused else nullcontext():
+        found = replace(old.capabilities, exclusion=exclusion, lists_holders=False, expires=expires)
+        monkeypatch.setattr(old, "capabilities", found)
+        with pytest.raises(LockUnavailable, match="do not expire") if refused else nullcontext():
             switch(backend="new", wait=False)
         cancel_switch()
+    assert switch(backend="new", force=True).backend == "new"
 
 
 def test_forced_switch_does_not_wait(old, new, monkeypatch) -> None:

@@ -2,12 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connection,
+    connections,
+    transaction,
+)
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -86,6 +94,41 @@ def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeyp
         asyncio.run(ask())
     finally:
         answer.set()
+
+
+@pytest.mark.parametrize("ask", [policy.current, lambda: asyncio.run(active.acurrent())])
+def test_read_that_hangs_is_replaced(transactional_db, monkeypatch, ask) -> None:
+    """The connection may have been cut in the middle, and then waits for ever."""
+    answer, read, reads = threading.Event(), active.stored_policy, []
+
+    def hang_once() -> LockPolicy:
+        reads.append(threading.current_thread())
+        if len(reads) == 1:
+            assert answer.wait(WAIT_TIMEOUT * 2)
+        return read()
+
+    policy.current()
+    LockPolicy.objects.update(epoch=7)
+    monkeypatch.setattr(active, "stored_policy", hang_once)
+    monkeypatch.setattr(active, "READ_TIMEOUT", 0.1)
+    policy.invalidate()
+    try:
+        with pytest.raises(LockUnavailable):
+            ask()
+        until(partial(_answers, ask), "another read")
+        LockPolicy.objects.update(epoch=8)
+        until(lambda: policy.current().epoch == 8, "the next read")
+    finally:
+        answer.set()
+    assert len(set(reads)) == 2
+    until(lambda: not reads[0].is_alive(), "the end of the thread that hung")
+    assert policy.current().epoch == 8, "it has overwritten a newer policy"
+
+
+def _answers(ask: Callable[[], active.Policy]) -> bool:
+    with suppress(LockUnavailable):
+        return ask().epoch == 7
+    return False
 
 
 def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
@@ -219,10 +262,20 @@ def test_steps_without_the_database_are_unavailable(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_staff_switch_in_a_project_with_atomic_requests(admin_client, monkeypatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    policy.current()
+    form = {"backend": "new", "mode": "checked", "reason": "x", "step": "drain"}
+    assert admin_client.get("/admin/locking/lockpolicy/1/change/").status_code == 200
+    assert admin_client.post("/admin/locking/lockpolicy/1/change/", form).status_code == 302
+    assert row().backend == "new"
+
+
+@pytest.mark.django_db(transaction=True)
 def test_switch_inside_a_transaction_is_refused() -> None:
     """Other processes would not see it drain, and two backends would guard one row."""
     policy.current()
-    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+    with transaction.atomic(), pytest.raises(LockMisuse, match="inside a transaction"):
         switch(backend="new")
     assert row().state == "steady"
 

@@ -9,7 +9,7 @@ from locking import policy
 from locking.models import IdempotencyKey, LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
-from tests.shop.making import a_customer, signed_in
+from tests.shop.making import a_customer, put_in_force, signed_in
 from tests.shop.staff import (
     CLOSED_PORT,
     SWITCH,
@@ -42,6 +42,7 @@ def test_staff_without_permission_cannot_switch(ben):
     for step in ("check", "drain", "force"):
         sent = {**SWITCH, "step": step, "confirm": "database"}
         assert ben.post("/ops/switch/", sent).status_code == 403
+    put_in_force("none")  # which has no holders to wait for
     policy.switch(backend="database", wait=False)
     assert ben.post("/ops/cancel/").status_code == 403
     assert "/ops/cancel/" not in ben.get("/ops/").text
