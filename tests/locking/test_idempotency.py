@@ -421,6 +421,7 @@ def test_template_response_is_rendered_before_it_is_stored(user) -> None:
 def test_response_of_rest_framework_is_replayed(user, kind) -> None:
     decorators = pytest.importorskip("rest_framework.decorators")
     from rest_framework.response import Response
+    from rest_framework.test import force_authenticate
     from rest_framework.views import APIView
 
     def body(request, *, attempt: Attempt) -> Response:
@@ -441,7 +442,7 @@ def test_response_of_rest_framework_is_replayed(user, kind) -> None:
     def pay(amount: int) -> HttpResponse:
         json = {"content_type": "application/json", "headers": KEY}
         request = RequestFactory().post("/pay/", {"amount": amount}, **json)
-        request.user = request._force_auth_user = user
+        force_authenticate(request, user=user)
         return (function if kind == "function" else Payment.as_view())(request)
 
     first = pay(5)

@@ -5,12 +5,13 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.signals import before_task_publish
 from django.conf import settings
 from redis import Redis as Client
 
@@ -18,7 +19,7 @@ from devservers import Server
 from devservers.faults.waiting import until
 from locking import LockMisuse, LockUnavailable, locks, unique
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs.unique import HEADER
+from locking.jobs.unique import HEADER, UniqueTask
 from tests.locking.jobs.unique_app import QUEUE, READY, again, app, fail, hard, soft, work
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,6 +141,54 @@ def test_retry_keeps_the_key(job: Job) -> None:
     job.wait_until_free()
 
 
+@pytest.fixture
+def deliver_again(job: Job) -> Iterator[Callable[[], None]]:
+    """Deliver the job's first message once more, as a broker does without an acknowledgment."""
+    sent: list[dict[str, Any]] = []
+
+    def record(headers: dict[str, Any], **message: Any) -> None:
+        sent.append({"task_id": headers["id"], "headers": {HEADER: headers[HEADER]}})
+
+    before_task_publish.connect(record)
+    yield lambda: job.task.apply_async([job.gate], **sent[0])
+    before_task_publish.disconnect(record)
+
+
+def test_message_delivered_again_does_not_run_beside_the_first(job, worker, deliver_again) -> None:
+    first = job.send()
+    job.wait_for_start()
+    deliver_again()
+    until(lambda: f"{first}] not run" in worker.log.read_text(), "its end", seconds=TIMEOUT)
+    assert len(job.starts()) == 1
+    assert job.send() == first, "it took the key away"
+    job.open()
+    job.wait_until_free()
+
+
+def test_message_delivered_again_runs_when_its_first_worker_has_died(job, deliver_again) -> None:
+    job.send()
+    os.kill(job.wait_for_start()["pid"], signal.SIGKILL)
+    deliver_again()
+    until(lambda: len(job.starts()) == 2, "the second start", seconds=TIMEOUT)
+    assert not job.is_free
+    job.open()
+    job.wait_until_free()
+
+
+def test_message_that_was_queued_for_too_long_makes_way_for_another(job, worker, redis) -> None:
+    queue, late = f"{QUEUE}-{job.key}", Job(work, redis)
+    late.key = job.key
+    first = late.send(queue=queue, queued_for=0.1)
+    job.wait_until_free()
+    job.send()
+    job.wait_for_start()
+    app.control.add_consumer(queue, destination=[worker.url], reply=True, limit=1)
+    until(lambda: f"{first}] not run" in worker.log.read_text(), "its end", seconds=TIMEOUT)
+    job.open()
+    job.wait_until_free()
+    assert not late.starts()
+
+
 def test_killed_process_frees_the_key(job: Job) -> None:
     first = job.send()
     os.kill(job.wait_for_start()["pid"], signal.SIGKILL)
@@ -219,6 +268,13 @@ def test_nothing_is_sent_without_the_store(job: Job, monkeypatch) -> None:
     assert not job.redis.llen(QUEUE)
 
 
+def test_task_must_be_a_unique_task() -> None:
+    with Celery("plain", set_as_current=False) as celery:
+        plain = celery.task(shared=False, name="plain")(unique)
+        with pytest.raises(LockMisuse, match="base=UniqueTask"):
+            unique(plain, "k")
+
+
 def test_backend_must_hand_over_leases(job: Job) -> None:
     with pytest.raises(LockMisuse, match="cannot hand over"):
         job.send(using="process")
@@ -233,9 +289,9 @@ def test_eager_task_holds_the_key_while_it_runs(alias: str, caplog) -> None:
     with Celery("eager", set_as_current=False) as celery:
         celery.conf.task_always_eager = True
 
-        @celery.task(shared=False, bind=True)
+        @celery.task(shared=False, bind=True, base=UniqueTask)
         def eager(self: Any, number: int) -> None:
-            seen.append((number, self.request.headers[HEADER][0]))
+            seen.append((number, self.request.headers[HEADER][0]["backend"]))
             again = unique(eager, "k\n" * 200, [number + 1], using=alias)
             assert again.id == self.request.id
 
@@ -243,4 +299,4 @@ def test_eager_task_holds_the_key_while_it_runs(alias: str, caplog) -> None:
             unique(eager, "k\n" * 200, [number], using=alias).get()
     assert seen == [(1, alias), (2, alias)]
     assert not [held for held in locks[alias].inspect() if held.name.startswith("unique:")]
-    assert "not unique" not in caplog.text
+    assert "key" not in caplog.text

@@ -9,10 +9,11 @@ from celery.signals import worker_ready
 from django.conf import settings
 from redis import Redis
 
+TASK = "locking.jobs.unique:UniqueTask"  # by its name: the settings are not read yet
 QUEUE = "unique-tests"
 READY = "unique worker ready"
 
-app = Celery("unique-tests", broker=settings.REDIS_URL, set_as_current=False)
+app = Celery("unique-tests", broker=settings.REDIS_URL, task_cls=TASK, set_as_current=False)
 app.conf.imports = ["locking.jobs.tasks"]
 app.conf.task_default_queue = QUEUE
 app.conf.broker_connection_retry_on_startup = True
@@ -24,7 +25,7 @@ def _report_ready(**kwargs: object) -> None:
 
 
 def wait_at(task: Any, gate: str) -> None:
-    redis = Redis.from_url(settings.REDIS_URL)
+    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=None)  # as long as the gate
     redis.rpush(f"started:{gate}", json.dumps({"id": task.request.id, "pid": os.getpid()}))
     redis.blpop([gate], timeout=60)
 
