@@ -20,10 +20,10 @@ from django.core.cache import caches
 
 from devservers.faults.worker import emit
 from devservers.process_pool import ProcessPool, StartGate
+from inventory.management.console import Rows
 from loadtest.bench.results import Progress, measure, remarks
 from loadtest.load.runner import versions
 from loadtest.load.verdict import percentile
-from locking.management.console import Rows
 from locking.single_flight import SingleFlight
 
 __all__ = ["bench", "is_sound", "main", "remarks", "table"]

@@ -19,11 +19,11 @@ from django.db import connection, connections
 
 from devservers.faults.worker import emit
 from devservers.process_pool import ProcessPool, StartGate
+from inventory.management.console import Rows
 from loadtest.bench.results import Progress, Row, measure, remarks
 from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from locking import locks
-from locking.management.console import Rows
 from shop.administration.audit import audit_sale
 from shop.errors import Overloaded
 from shop.models import Order, Sale, User

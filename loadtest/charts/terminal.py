@@ -16,10 +16,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from inventory.management.console import HelpfulCommand, Rows
 from loadtest.charts import marked
 from loadtest.load.plan import PlanError
 from loadtest.load.progress import LoadProgress
-from locking.management.console import HelpfulCommand, Rows
 
 
 class Terminal:

@@ -6,7 +6,7 @@ from pathlib import Path
 from django.core.management.base import CommandError
 
 from inventory.import_csv import OPTIONAL, REQUIRED, ImportRefused, import_products
-from locking.management.console import HelpfulCommand
+from inventory.management.console import HelpfulCommand
 
 
 class Command(HelpfulCommand):

@@ -5,12 +5,12 @@ from numbers import Real
 from statistics import median
 from typing import Any
 
+from inventory.management.console import Rows
 from loadtest.bench import results
 from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, measure
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
-from locking.management.console import Rows
 
 PARTS = ("requests", "crowds", "growth")
 SIZES = {"people": 24, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}

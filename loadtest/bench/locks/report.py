@@ -5,12 +5,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from inventory.management import console
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, events
 from loadtest.charts.terminal import page
 from loadtest.load.plan import BACKENDS
 from loadtest.load.stores import PrivateStores
-from locking.management import console
 
 Rows = dict[str, Row]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from inventory.management.console import Rows
 from loadtest.bench.results import Limit, Progress, Row, cells, compare
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
 from loadtest.load.stores import PrivateStores
-from locking.management.console import Rows
 
 Rounds = dict[str, list[Row]]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from inventory.management.console import Rows
 from loadtest.bench.results import Limit, Progress, Row, compare, events, remarks
 from loadtest.charts import marked
 from loadtest.load.stores import PrivateStores
-from locking.management.console import Rows
 
 __all__ = ["bench", "is_sound", "markdown", "remarks", "table"]
 

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 from django.core.management.base import CommandError
 
+from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest import cli
 from loadtest.charts.terminal import Terminal
 from loadtest.load.plan import PlanError
 from loadtest.load.stores import ExperimentFailed
-from locking.management.console import HelpfulCommand, add_subcommands
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -9,19 +9,18 @@ from django.utils import timezone
 from locking import policy
 from locking.conf import mode_warning, modes
 from locking.jobs.times import aware
-from locking.management.console import HelpfulCommand, add_subcommands
+from locking.management.base import LockCommand
 from locking.models import LockPolicyChange
 
 
-class Command(HelpfulCommand):
+class Command(LockCommand):
     """Show or switch the lock policy; the exit code is 1 if that fails."""
 
     help = "Show or switch the active lock backend, cancel a switch, or list past switches."
-    example = 'switch database --reason "Redis maintenance"'
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add one subcommand per action."""
-        actions = add_subcommands(parser)
+        actions = parser.add_subparsers(dest="action", required=True, metavar="SUBCOMMAND")
         actions.add_parser("show", help="show the active backend")
         switch = actions.add_parser("switch", help="activate another backend")
         switch.add_argument("backend", help="name of a lock backend in settings.LOCKS")

@@ -7,16 +7,15 @@ from django.core.management.base import CommandError
 from locking import policy
 from locking.claims import Held
 from locking.handler import locks
-from locking.management.console import HelpfulCommand
+from locking.management.base import LockCommand
 
 COLUMNS = ("name", "owner", "token", "time left", "count", "waiters")
 
 
-class Command(HelpfulCommand):
+class Command(LockCommand):
     """List the held locks of a backend, or break one whose name is given twice."""
 
     help = "List the locks that are held now, or break one of them."
-    example = "--break report:7 --yes-break report:7"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options."""

@@ -1,11 +1,11 @@
 """`manage.py prune_locking`: delete the old rows of the library, for projects without Celery."""
 
-from locking import idempotency
+from locking import idempotency, pruning
 from locking.jobs import pruning
-from locking.management.console import HelpfulCommand
+from locking.management.base import LockCommand
 
 
-class Command(HelpfulCommand):
+class Command(LockCommand):
     """Delete old rows; run it every hour unless Celery runs the tasks of `locking.jobs.tasks`."""
 
     help = "Delete unused lock rows, responses older than a day and job runs older than two days."

@@ -5,8 +5,8 @@ import time
 from argparse import ArgumentParser
 
 from inventory import stock
+from inventory.management.console import HelpfulCommand
 from locking import locks, policy
-from locking.management.console import HelpfulCommand
 
 
 class Command(HelpfulCommand):

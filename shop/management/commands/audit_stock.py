@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from json import dumps
 
-from locking.management.console import HelpfulCommand
+from inventory.management.console import HelpfulCommand
 from shop.administration.audit import StockAudit, audit_all
 
 COLUMNS = ("sale", "initial", "available", "held", "sold", "verdict")

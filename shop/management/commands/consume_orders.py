@@ -3,7 +3,7 @@
 import signal
 import threading
 
-from locking.management.console import HelpfulCommand
+from inventory.management.console import HelpfulCommand
 from shop.operations import rates
 from shop.platform import metrics
 from shop.reservations.consumer import Consumer

@@ -20,9 +20,9 @@ from django.utils import timezone
 
 from inventory import stock
 from inventory.import_csv import import_products
+from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
-from locking.management.console import HelpfulCommand
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User, digest
 from shop.sales.queries import create_sale
 

@@ -5,8 +5,8 @@ import re
 import pytest
 from django.core.management import CommandError
 
+from inventory.management.console import Parser, table
 from locking.exceptions import unknown
-from locking.management.console import Parser, table
 
 
 def test_errors_raise_when_python_code_calls_the_command() -> None:
