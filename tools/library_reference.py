@@ -31,7 +31,7 @@ NAMES = {
     "ReadWriteLock": ("lease.ReadWriteLock", "read write"),
     "Attributes of LockTimeout": ("LockTimeout", "holder since"),
     "run_once": ("run_once", ""),
-    "current_run": ("jobs.runs.Run", "attempt check finish previous"),
+    "current_run": ("jobs.runs.Run", "attempt check finish"),
     "unique": ("unique", ""),
     "idempotent": ("idempotent", ""),
     "Attempt": ("Attempt", "response is_replay store"),

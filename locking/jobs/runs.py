@@ -64,17 +64,6 @@ class Run:
         if not self._rows.filter(state=State.RUNNING).exists():
             raise self._lost()
 
-    def previous(self) -> datetime:
-        """Return the scheduled time of the run before this one, or of this one if it is the first.
-
-        A task that covers the time since its previous run leaves out nothing.
-        """
-        earlier = _primary().filter(
-            task=self.task, arguments=self.row.arguments, scheduled_for__lt=self.scheduled_for
-        )
-        times = earlier.order_by("-scheduled_for").values_list("scheduled_for", flat=True)
-        return times.first() or self.scheduled_for
-
     @contextmanager
     def finish(self) -> Iterator[None]:
         """Commit the writes of the block together with the end of the run, in the runs' database.

@@ -33,8 +33,8 @@ MAX_PATIENCE = 32
 FAILURE_PAUSE = 0.25
 """Seconds after a failed read for which all callers get its error without another read."""
 
-_inherited: list[Any] = []
-"""Connections of the parent: a child that closed them would end the parent's session."""
+_kept: list[Any] = []
+"""Connections of the reading threads: a forked child that closed them would end their sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +126,10 @@ class _Reader:
     def __init__(self) -> None:
         self._generation = 0
         """Grows when the policy is invalidated, or a read hangs."""
-        self._connections: list[Any] = []
         self._start()
         after_fork_in_child(self._start)
 
     def _start(self) -> None:
-        _inherited.extend(self._connections)
-        self._connections = []
         self._guard = threading.Lock()
         self._known: Policy | None = None
         self._last: Future[Policy] | None = None
@@ -220,8 +217,8 @@ class _Reader:
 
     def _read_on_own_connection(self) -> Policy:
         connection = connections[database_alias()]
-        if connection not in self._connections:
-            self._connections.append(connection)
+        if connection not in _kept:
+            _kept.append(connection)
         was_open = connection.connection is not None
         try:
             return _read_in_autocommit(connection)

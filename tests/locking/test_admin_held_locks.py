@@ -114,9 +114,3 @@ def test_unavailable_store_is_named(admin_client, settings):
     page = admin_client.get(LIST, {"backend": "redis"})
     assert page.status_code == 200
     assert "errornote" in page.text
-
-
-def test_page_is_translated(admin_client):
-    with locks["redis"].lock("report:7"):
-        page = admin_client.get(LIST, {"backend": "redis"}, headers={"accept-language": "zh-hans"})
-    assert "持有者" in page.text

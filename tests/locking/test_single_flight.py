@@ -112,13 +112,6 @@ def test_slow_cache_moves_the_build_to_the_background(flight, held, threads):
     assert build.count == 1
 
 
-def test_failed_background_build_is_repeated(flight, threads):
-    flight.get_or_build("slow:2", lambda: "old", **EXPIRED)
-    with patch("locking.single_flight.SLOW_CACHE", -1.0):
-        assert flight.get_or_build("slow:2", unexpected, **KEPT) == "old"
-        until(lambda: flight.get_or_build("slow:2", lambda: "new", **KEPT) == "new", "another try")
-
-
 def test_caller_without_a_value_waits_for_the_builder(flight, other, held, threads, settings):
     build = held("new")
     readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]

@@ -111,19 +111,13 @@ def test_second_send_while_it_runs_returns_the_first(job: Job) -> None:
     job.wait_until_free()
 
 
-@pytest.mark.parametrize("job", [fail], indirect=True)
-def test_failure_frees_the_key(job: Job) -> None:
-    job.send()
-    job.wait_for_start()
-    job.open()
-    job.wait_until_free()
-
-
-@pytest.mark.parametrize("job", [soft, hard], indirect=True)
-def test_time_limit_frees_the_key(job: Job) -> None:
+@pytest.mark.parametrize("job", [fail, soft, hard], indirect=True)
+def test_failure_and_time_limit_free_the_key(job: Job) -> None:
     first = job.send()
     job.wait_for_start()
     assert job.send() == first
+    if job.task is fail:
+        job.open()
     job.wait_until_free()
     assert len(job.starts()) == 1
 
@@ -187,16 +181,6 @@ def test_message_that_was_queued_for_too_long_makes_way_for_another(job, worker,
     job.open()
     job.wait_until_free()
     assert not late.starts()
-
-
-def test_killed_process_frees_the_key(job: Job) -> None:
-    first = job.send()
-    os.kill(job.wait_for_start()["pid"], signal.SIGKILL)
-    job.wait_until_free()
-    assert job.send() != first
-    until(lambda: len(job.starts()) == 2, "the second start", seconds=TIMEOUT)
-    job.open()
-    job.wait_until_free()
 
 
 def test_termination_frees_the_key(job: Job) -> None:

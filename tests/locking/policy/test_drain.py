@@ -269,15 +269,6 @@ def test_second_switch_at_the_same_time_is_refused(apart) -> None:
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
 
 
-def test_forced_switch_replaces_one_in_progress(apart) -> None:
-    with lock("a"):
-        waiting = apart(switch, backend="new")
-        until(lambda: policy.current().draining, "the drain")
-        assert switch(backend="blind", force=True).backend == "blind"
-        assert waiting.result(WAIT_TIMEOUT).backend == "blind"
-    assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
-
-
 def test_cancelled_hand_over_switches_back(apart, old, new, monkeypatch) -> None:
     """Names have holders in the new backend by then."""
     # A read of the policy may take long on a loaded machine; its time limit has tests of its own.

@@ -10,9 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
-from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable, lock, policy
 from locking.models import LockPolicy
@@ -131,44 +130,6 @@ def test_other_names_do_not_wait_for_a_long_job(worker, apart) -> None:
     assert overlaps(grants) == []
     longest = max(grant.start - grant.asked for grant in grants)
     assert AGE / 2 < longest < AGE + 0.2 + SLACK
-
-
-def test_switcher_without_the_old_store_changes_nothing(worker, stores, settings) -> None:
-    """A5: it took its own outage for the store's, and waited for the default ttl only."""
-    holder = worker()
-    holder.hold("sale:2", ttl=60.0)
-    with Redis() as gone:
-        url = gone.url
-    settings.LOCKS = {**stores, "redis": {**stores["redis"], "LOCATION": url}}
-    with pytest.raises(LockUnavailable, match="Only a forced switch"):
-        switch(backend="database")
-    assert (row().state, row().epoch) == (LockPolicy.State.STEADY, 1)
-    holder.release()  # its lease of a minute would stop the switches of later tests
-
-
-@pytest.mark.only("mysql")
-def test_timeout_bounds_the_read_of_the_policy(stores, apart) -> None:
-    """A6: six callers with a timeout of 0.2 s took 1 to 6 s."""
-    policy.current()
-
-    def acquire() -> float:
-        began = time.monotonic()
-        with pytest.raises(LockUnavailable, match="policy"):
-            lock("sale:1", timeout=0.2).acquire()
-        return time.monotonic() - began
-
-    other = connections.create_connection("default")
-    with other.cursor() as cursor:
-        cursor.execute("LOCK TABLES locking_lockpolicy WRITE")
-        policy.invalidate()
-        try:
-            callers = [apart(acquire) for _ in range(6)]
-            durations = [caller.result(WAIT_TIMEOUT) for caller in callers]
-        finally:
-            cursor.execute("UNLOCK TABLES")
-            other.close()
-    assert max(durations) < 0.2 + 0.3, durations
-    assert lock("sale:1", timeout=WAIT_TIMEOUT).acquire()
 
 
 def test_failed_read_is_shared_for_a_moment(stores, monkeypatch) -> None:
