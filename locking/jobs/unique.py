@@ -22,10 +22,8 @@ from locking.conf import policy_settings
 from locking.exceptions import LockError, LockLost, LockMisuse
 from locking.handler import locks
 from locking.lease import Lease
-from locking.lease.steps import run
-from locking.names import UNIQUE_PREFIX, ReservedName, storable
-from locking.lease import Lease, TakenOver
 from locking.lease.lease import Ticket
+from locking.lease.steps import run
 from locking.names import UNIQUE_PREFIX, ReservedName, storable
 
 logger = logging.getLogger("locking")
@@ -116,9 +114,9 @@ def _message_of(claim: Claim) -> str:
 
 def _taken_over(ticket: Ticket) -> Lease:
     """Return the lease of the first delivery. Raise LockLost for every other one."""
-    backend = locks[ticket["backend"]]
+    store = locks[ticket["backend"]]
     named = {**ticket, "name": ReservedName(ticket["name"])}
-    lease = TakenOver(backend, named, ttl=backend.ttl)._grant(ticket["owner"], 0)
+    lease = run(store.take_over(named, ttl=store.ttl).grant(ticket["owner"], 0))
     assert isinstance(lease, Lease)
     return lease
 

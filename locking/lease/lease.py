@@ -30,7 +30,7 @@ from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
 from locking.fork import RenewedLock, after_fork_in_child
 from locking.lease.scope import CancelScope
 from locking.lease.steps import Call, Steps, arun, run
-from locking.watchdog import Renewer
+from locking.lease.watchdog import Renewer
 from locking.names import check_ttl
 
 logger = logging.getLogger("locking")

@@ -23,7 +23,7 @@ def guard(db: None, settings) -> ScriptedBackend:
     settings.LOCKS = {**settings.LOCKS, "scripted": {"BACKEND": PATH}}
     put_in_force("scripted")
     cache.clear()
-    return locks["scripted"]
+    return locks["scripted"].backend
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """`manage.py prune_locking`: delete the old rows of the library, for projects without Celery."""
 
-from locking import idempotency, pruning
+from locking import idempotency
 from locking.jobs import pruning
 from locking.management.base import LockCommand
 

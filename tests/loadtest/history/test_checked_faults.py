@@ -161,9 +161,9 @@ def test_row_12_the_session_of_a_buyer_expires(
     backend = in_force("zookeeper", node, discipline, SESSION_TIMEOUT=2.0)
 
     def expire() -> None:
-        assert isinstance(backend, ZooKeeperBackend)
-        assert backend.session is not None
-        fault = ExpireSession(node, backend.session.client.client_id)
+        assert isinstance(backend.backend, ZooKeeperBackend)
+        assert backend.backend.session is not None
+        fault = ExpireSession(node, backend.backend.session.client.client_id)
         fault.inject()
         assert fault.injected
         assert shop.buy() == "order"

@@ -38,7 +38,7 @@ def test_no_lock(shop: Shop, is_mutant: bool, monkeypatch: pytest.MonkeyPatch) -
     put_in_force("redis", "naive")
     if is_mutant:
         for name in ("acquire", "release"):
-            monkeypatch.setattr(locks["redis"], name, getattr(locks["none"], name))
+            monkeypatch.setattr(locks["redis"].backend, name, getattr(locks["none"].backend, name))
     shop.recorder.watch(locks["redis"])
     shop.buy_meanwhile(shop.buy)
     found = rules(shop.findings(Promise.of(locks["redis"].capabilities)))
@@ -55,7 +55,9 @@ def test_release_without_owner_check(
     """A holder is late, its successor holds the lock, and a third one asks for it."""
     backend = locks["redis"]
     if is_mutant:
-        monkeypatch.setattr(backend, "release", lambda claim, token: backend.break_lock(claim.name))
+        monkeypatch.setattr(
+            backend.backend, "release", lambda claim, token: backend.break_lock(claim.name)
+        )
     shop.recorder.watch(backend)
     late = backend.lock("mutant", ttl=0.2, renew=False)
     assert late.acquire(timeout=WAIT_TIMEOUT)

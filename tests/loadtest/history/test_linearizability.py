@@ -23,6 +23,7 @@ from locking.lease import LockStore
 from tests.loadtest.history.brute_force import NEVER, Op, events_of, histories, is_legal
 from tests.loadtest.history.recorded import Shop, shop
 from tests.loadtest.lab import lab
+from tests.locking.calls import store_of
 
 __all__ = ["shop"]
 
@@ -230,8 +231,8 @@ def recorded(folder: Path, backend: LockStore) -> Iterator[str]:
 def test_recorded_runs_of_a_lock_and_of_none(tmp_path: Path) -> None:
     """Control: `none` grants the lock to all who ask."""
     for name, backend in (
-        ("legal", ProcessBackend("process")),
-        ("illegal", NoneBackend("none")),
+        ("legal", store_of(ProcessBackend("process"))),
+        ("illegal", store_of(NoneBackend("none"))),
     ):
         (tmp_path / name).mkdir()
         assert set(recorded(tmp_path / name, backend)) == {name}

@@ -20,6 +20,7 @@ from locking.caller import new_owner
 from locking.claims import Claim
 from locking.failpoints import armed
 from locking.lease import LockStore
+from tests.locking.calls import store_of
 
 ALL = (SetnxBackend, SetnxExpireBackend, SetExpireBackend)
 
@@ -133,11 +134,11 @@ def test_row_23_pollers_overtake_each_other(server: Redis) -> None:
 
     def work(number: int) -> None:
         asked.append(number)
-        with backend.lock("n", timeout=WAIT_TIMEOUT):
+        with store_of(backend).lock("n", timeout=WAIT_TIMEOUT):
             served.append(number)
 
     with ThreadPoolExecutor(8) as pool:
-        with backend.lock("n", timeout=5):
+        with store_of(backend).lock("n", timeout=5):
             done = [pool.submit(work, number) for number in range(8)]
             until(lambda: len(asked) == 8, "all asking")
         for one in done:

@@ -12,6 +12,7 @@ import pytest
 from devservers import ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, connected, name
+from tests.locking.calls import store_of
 
 __all__ = ["name"]
 
@@ -45,7 +46,7 @@ class TestHerd:
             holders: list[int] = []
 
             def take(number: int) -> None:
-                with backends[number].lock(name, timeout=WAIT_TIMEOUT * 2):
+                with store_of(backends[number]).lock(name, timeout=WAIT_TIMEOUT * 2):
                     holders.append(number)
                     assert go_on[number].wait(WAIT_TIMEOUT * 2)
 
@@ -92,7 +93,7 @@ class TestHerd:
 
         def work(number: int) -> None:
             for _ in range(10):
-                with backends[number].lock(name, timeout=WAIT_TIMEOUT) as lease:
+                with store_of(backends[number]).lock(name, timeout=WAIT_TIMEOUT) as lease:
                     inside.append(number)
                     assert inside == [number]
                     tokens.append(lease.token)

@@ -28,7 +28,7 @@ from locking.backends.redlock import RedLockBackend
 from locking.claims import Held
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
-from locking.watchdog import Renewer
+from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
 from shop.reservations import reconciliation, store

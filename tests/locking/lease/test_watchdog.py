@@ -12,7 +12,7 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
 from locking.lease import State
-from locking.watchdog import Renewer
+from locking.lease.watchdog import Renewer
 from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
 from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable

@@ -105,10 +105,10 @@ def test_step_is_found_after_a_lost_commit_reply(order) -> None:
 
 def test_paying_needs_no_lock_service(settings, order) -> None:
     settings.LOCK_POLICY = {**settings.LOCK_POLICY, "BACKEND": "scripted"}
-    locks["scripted"].then("acquire", unavailable)
+    locks["scripted"].backend.then("acquire", unavailable)
     first = send(browser(order), order, "pay")
     assert first.status_code == 303
-    assert locks["scripted"].times("acquire")
+    assert locks["scripted"].backend.times("acquire")
     assert said(send(browser(order), order, "pay")) == said(first)
 
 

@@ -16,7 +16,7 @@ WRITE_EVERYTHING = """
 from django.conf import settings
 from django.core.cache import cache
 from locking import locks, single_flight
-from locking.lease import Lock
+from locking.lease import StoreLock
 from shop.models import Sale
 from shop.platform import rate_limits
 from shop.reservations import store
@@ -27,7 +27,7 @@ sale = Sale(pk=1, generation=7)
 store.create(sale=sale)
 store.set_stock(sale=sale, quantity=5)
 store.expire_at(sale=sale, until=4e9)
-held = Lock(locks["redis"], "sale:1", ttl=60)
+held = StoreLock(locks["redis"], "sale:1", ttl=60)
 assert held.acquire()
 for turn, size in enumerate(3 * (100_000, 10_000, 1_000, 100, 1)):  # until not even a lock fits
     for number in range(200):
@@ -35,7 +35,7 @@ for turn, size in enumerate(3 * (100_000, 10_000, 1_000, 100, 1)):  # until not 
 assert store.left(sale=sale) == 5
 held.lease.check()
 # More than fits into what the server frees by itself once large requests are over.
-assert all(Lock(locks["redis"], f"sale:{n}").acquire() for n in range(2, 2000))
+assert all(StoreLock(locks["redis"], f"sale:{n}").acquire() for n in range(2, 2000))
 print("bought")
 """
 
