@@ -18,6 +18,8 @@ DEBIAN_PACKAGES = {
     "initdb": "postgresql",
     "postgres": "postgresql",
     "pg_basebackup": "postgresql-client",
+    "pg_dump": "postgresql-client",
+    "psql": "postgresql-client",
     "pgbouncer": "pgbouncer",
     "setpriv": "util-linux",
     "nginx": "nginx-light",

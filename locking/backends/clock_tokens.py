@@ -7,8 +7,18 @@ microseconds, whichever is greater. Unlike a counter it also grows when the stor
 import threading
 import time
 
+from locking.fork import after_fork_in_child
+
 _lock = threading.Lock()
 _last = 0
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork_in_child(_renew)  # the thread that holds the parent's lock is not in the child
 
 
 def clock_token() -> int:

@@ -1,18 +1,18 @@
 """pg_advisory_lock, a session's lock in PostgreSQL: one statement, ends with the connection.
 
-Tokens are the next numbers of the sequence `locking_token`, which a migration creates, above the
-number of promotions: they grow through crashes of the server and through failovers to a standby.
+Tokens come from the sequence `locking_token`, which follows the clock of the server (see the
+migration 0008): they also grow through a crash, a failover, a restored backup and an upgrade.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.postgresql import KEY, LOCKS, PostgreSQLSession
 from locking.backends.database.session import Session, UserLockSession
+from locking.backends.database.session_locks import SessionLocks
 from locking.backends.database.shared import (
     MINT,
     ReaderLock,
@@ -20,7 +20,6 @@ from locking.backends.database.shared import (
     kill_holder_of_slot,
     shared_lock,
 )
-from locking.backends.mysql_session import MySQLSessionBackend, SessionLocks
 from locking.claims import WRITER, Capabilities, Claim
 from locking.exceptions import LockMisuse
 from locking.names import SEMAPHORE_PREFIX
@@ -29,15 +28,18 @@ from locking.names import SEMAPHORE_PREFIX
 class PostgreSQLSessionBackend(SessionLocks):
     """pg_advisory_lock with a connection for each lock. LOCATION is an alias in DATABASES."""
 
-    capabilities: ClassVar[Capabilities] = replace(
-        MySQLSessionBackend.capabilities,
+    capabilities: ClassVar[Capabilities] = Capabilities(
         summary=gettext_noop(
             "pg_advisory_lock: fast, queued in the server, gone with the holder's connection."
         ),
-        shared=True,
+        exclusion="machines",
+        session_bound=True,
+        fencing=True,
         tokens_outlive_failover=True,
+        wakes_waiters=True,
+        shared=True,
     )
-    engines = ("postgresql",)
+    vendors = ("postgresql",)
     mint = MINT
     attempt = f"SELECT CASE WHEN pg_try_advisory_lock(%s) THEN {mint} END"
     free = "SELECT pg_advisory_unlock(%s)::int"
@@ -79,19 +81,25 @@ class PostgreSQLSessionBackend(SessionLocks):
         """Kill a session that has the lock or a slot of it."""
         if not name.startswith(SEMAPHORE_PREFIX):
             return super().break_lock(name)
-        return self.pool.call(lambda session: kill_holder_of_slot(session, self._key(name)))
+        return self.pool.call(lambda session: kill_holder_of_slot(session, self.key(name)))
 
     def _part(self, session: UserLockSession, claim: Claim) -> ReaderLock | None:
         """Return what differs for a reader or a semaphore; a writer has a plain lock."""
         if claim.slots is None or claim.slots == WRITER:
             return None
         assert isinstance(session, PostgreSQLSession)
-        return shared_lock(session, self._key(claim.name), claim.slots)
+        return shared_lock(session, self.key(claim.name), claim.slots)
 
-    def refuse(self, session: Session) -> None:
+    def checked(self, session: Session) -> UserLockSession:
         """Refuse a pooler that may give the session to another client."""
-        if session.user_locks is None:
-            raise LockMisuse(
-                f"{self.alias}: a pooler such as PgBouncer may share the sessions of this "
-                "database. Connect to PostgreSQL itself, or use the database backend."
-            )
+        return direct(self.alias, session)
+
+
+def direct(alias: str, session: Session) -> UserLockSession:
+    """Return the session; raise LockMisuse if a pooler may give it to another client."""
+    if session.user_locks is None:
+        raise LockMisuse(
+            f"{alias}: a pooler such as PgBouncer may share the sessions of this database. "
+            "Connect to PostgreSQL itself, or use the database backend."
+        )
+    return session.user_locks

@@ -6,15 +6,16 @@ It excludes the locks of `postgresql_session`, and works behind a pooler that sh
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.utils.translation import gettext_noop
 
+from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.postgresql import LOCK_TIMEOUT, LONGEST_WAIT_MS, PostgreSQLSession
+from locking.backends.database.session import Session
+from locking.backends.database.session_locks import lock_name
 from locking.backends.database.shared import MINT
-from locking.backends.postgresql_session import PostgreSQLSessionBackend
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
 
@@ -26,13 +27,18 @@ ACQUIRE = (
 )
 
 
-class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
+class PostgreSQLTransactionBackend(DatabaseLocks[PostgreSQLSession]):
     """A lock until COMMIT or ROLLBACK. LOCATION is the default database."""
 
-    capabilities: ClassVar[Capabilities] = replace(
-        PostgreSQLSessionBackend.capabilities,
+    capabilities: ClassVar[Capabilities] = Capabilities(
         summary=gettext_noop("pg_advisory_xact_lock: ends with the caller's own transaction."),
+        exclusion="machines",
+        session_bound=True,
+        fencing=True,
+        tokens_outlive_failover=True,
+        wakes_waiters=True,
     )
+    vendors = ("postgresql",)
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
@@ -48,9 +54,10 @@ class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
                 'database, with until="commit".'
             )
         ms = str(max(1, int(min(timeout * 1000, LONGEST_WAIT_MS))))
+        key = PostgreSQLSession.key(lock_name(self.pool, claim.name))
         try:
             with transaction.atomic(), wrapper.cursor() as cursor:
-                cursor.execute(ACQUIRE, (ms, PostgreSQLSession.key(self._key(claim.name))))
+                cursor.execute(ACQUIRE, (ms, key))
                 token = int(cursor.fetchone()[0])
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", "") != LOCK_TIMEOUT:
@@ -73,3 +80,16 @@ class PostgreSQLTransactionBackend(PostgreSQLSessionBackend):
     def inspect(self) -> list[Held]:
         """Return this process's locks."""
         return [held for _block, held in list(self._blocks.values())]
+
+    def probe(self) -> None:
+        """Run SELECT 1."""
+        self.pool.call(lambda session: session.row("SELECT 1"))
+
+    def break_lock(self, name: str) -> bool:
+        """Kill the session whose transaction has the lock."""
+
+        def kill(session: Session) -> bool:
+            assert isinstance(session, PostgreSQLSession)
+            return session.kill_holder(lock_name(self.pool, name))
+
+        return self.pool.call(kill)

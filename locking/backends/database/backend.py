@@ -54,10 +54,9 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        engine = connections.settings.get(self.pool.alias, {}).get("ENGINE", "")
-        self.capabilities = with_queue(self.capabilities, engine.endswith(("mysql", "postgresql")))
+        self.capabilities = with_queue(self.capabilities, self.pool.vendor != "sqlite")
         self.pending_releases = PendingReleases()
-        self._clock_error = SQLITE_CLOCK_ERROR if engine.endswith("sqlite3") else 0.0
+        self._clock_error = SQLITE_CLOCK_ERROR if self.pool.vendor == "sqlite" else 0.0
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the row, or wait for it; see `waiting`."""
@@ -157,7 +156,8 @@ class DatabaseBackend(DatabaseLocks[Session]):
         """Move the row's end, unless it has passed."""
         started = time.monotonic() - self._clock_error
         us = int(ttl * SECOND)
-        self._update(claim, "extend", us, us)
+        # Without a reply in that time, there must be time left for another attempt.
+        self._update(claim, "extend", us, us, reply_within=claim.ttl / 3)
         return started + ttl
 
     def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
@@ -169,9 +169,31 @@ class DatabaseBackend(DatabaseLocks[Session]):
             with suppress(LockError):
                 self.pool.call(UserLockSession.release_locks, first=session)  # type: ignore[arg-type]
 
-    def _update(self, claim: Claim, kind: str, *values: int, found: Sequence[int] = ()) -> None:
+    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
+        """Continue, as `claim.owner`, the grant that `owner` handed over; raise LockLost."""
+        key, us = digest(claim.name), int(claim.ttl * SECOND)
+        started = time.monotonic() - self._clock_error
+
+        def take(session: Session) -> int | None:
+            args = (claim.owner, us, us, key, owner, token)
+            if (found := session.token(session.sql.take_over, *args)) is not None:
+                return found
+            row = self._read(session, claim.name)  # the reply of an earlier attempt may be lost
+            return row.token if row and row.owner == claim.owner and row.left > 0 else None
+
+        if (found := self.pool.call(take)) is None:
+            raise claim.lost()
+        return Grant(found, started + claim.ttl)
+
+    def _update(
+        self, claim: Claim, kind: str, *values: int, found: Sequence[int] = (), **limits: float
+    ) -> None:
         args = (*values, digest(claim.name), claim.owner, *found)
-        if not self.pool.call(lambda session: session.change(getattr(session.sql, kind), *args)):
+
+        def change(session: Session) -> int:
+            return session.change(getattr(session.sql, kind), *args)
+
+        if not self.pool.call(change, **limits):  # type: ignore[arg-type]
             raise claim.lost()
 
     def inspect(self) -> list[Held]:

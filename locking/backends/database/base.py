@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from locking.backends.base import Backend
@@ -20,7 +21,8 @@ S = TypeVar("S", bound=Session)
 class DatabaseLocks(Backend, Generic[S]):
     """Locks in a database; LOCATION is its alias in DATABASES."""
 
-    engines: ClassVar[tuple[str, ...]] = ("sqlite3", "mysql", "postgresql")
+    vendors: ClassVar[tuple[str, ...]] = ("sqlite", "mysql", "postgresql")
+    """What Django calls the databases that are supported."""
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
@@ -54,10 +56,18 @@ class DatabaseLocks(Backend, Generic[S]):
         if not isinstance(location, str) or location not in connections.settings:
             text = f"LOCKS[{alias!r}] LOCATION {location!r:.60} is not an alias in DATABASES."
             return [*wrong, Error(text, id="locking.E051")]
-        found = connections.settings[location]["ENGINE"]
-        if not found.endswith(cls.engines):
-            needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.engines)}"
-            text = f"{needs}, but DATABASES[{location!r}] is {found}."
+        engine = str(connections.settings[location]["ENGINE"])
+        if not engine.rpartition(".")[2].startswith(cls.vendors) and not cls._is_derived(location):
+            needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.vendors)}"
+            text = f"{needs}, but DATABASES[{location!r}] is {engine}."
             hint = "Libraries for other databases: docs/library/when-to-choose-a-peer.md."
             wrong.append(Error(text, hint=hint, id="locking.E052"))
         return wrong
+
+    @classmethod
+    def _is_derived(cls, location: str) -> bool:
+        """Return True if another package's engine, as of GeoDjango, is for one of the databases."""
+        try:
+            return connections[location].vendor in cls.vendors
+        except (ImproperlyConfigured, ImportError):  # Django cannot load it
+            return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -14,16 +16,16 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.database.breaker import NOT_RESPONDING, breaker_of, guarded
-from locking.backends.database.postgresql import connected
+from locking.backends.database.postgresql import PostgreSQLSession
 from locking.backends.database.session import (
     RESPONSE_TIMEOUT,
-    ConnectionLost,
     MySQLSession,
     NoReply,
     RolledBack,
     Session,
     SQLiteSession,
 )
+from locking.backends.database.session import ConnectionLost as Lost
 from locking.backends.pool import IdlePool
 from locking.exceptions import LockError, LockMisuse, LockUnavailable
 
@@ -67,45 +69,38 @@ class SessionPool(IdlePool[Session]):
         The server must reply within RESPONSE_TIMEOUT, or sooner if the database's OPTIONS say so:
         `read_timeout` of MySQL, `tcp_user_timeout` of PostgreSQL.
         """
-        vendor = self.vendor
         wrapper: Any = connections.create_connection(self.alias)
-        errors = wrapper.Database.Error
-        if vendor == "sqlite" and wrapper.is_in_memory_db():
-            raise LockMisuse(
-                "A database in memory cannot be shared: give the lock's database a file "
-                "(in tests DATABASES[...]['TEST']['NAME'])."
-            )
         try:
-            params = wrapper.get_connection_params()
-            # Not `get_new_connection`, which refuses to work in a thread with an event loop.
-            connect = partial(guarded, self.breaker, wrapper.Database.connect)
-            if vendor == "sqlite":
-                params["timeout"] = ROW_LOCK_TIMEOUT
-                raw = connect(**params)
-                raw.isolation_level = None
-                for command in wrapper.init_commands:
-                    raw.execute(command)
-                # Only a crash of the machine can then undo a commit, and it ends all holders too.
-                raw.execute("PRAGMA synchronous = NORMAL")
-                return self.add(SQLiteSession(raw, errors))
-            params.setdefault("connect_timeout", CONNECT_TIMEOUT)
-            own = params.get("read_timeout") or params.get("tcp_user_timeout", math.inf) / 1000
-            limit = max(LEAST_RESPONSE_TIMEOUT, min(own, RESPONSE_TIMEOUT))
-            if vendor == "postgresql":
-                return self.add(connected(connect, params, errors, limit))
-            params["read_timeout"] = params["write_timeout"] = math.ceil(limit)
-            params["autocommit"] = True
-            params["init_command"] = (
-                f"SET SESSION innodb_lock_wait_timeout={ROW_LOCK_TIMEOUT}, "
-                f"wait_timeout={IDLE_TIMEOUT}"
-            )
-            return self.add(MySQLSession(connect(**params), errors, limit))
-        except (errors, OperationalError, OSError, ConnectionLost, RolledBack) as error:
+            return self.add(self._open(wrapper, wrapper.get_connection_params()))
+        except ImproperlyConfigured as error:
+            raise LockMisuse(f"DATABASES[{self.alias!r}]: {error}") from error
+        except (wrapper.Database.Error, OperationalError, OSError, Lost, RolledBack) as error:
             raise LockUnavailable(
                 f"The database {self.alias!r} cannot be reached: {error}"
             ) from error
-        except ImproperlyConfigured as error:
-            raise LockMisuse(f"DATABASES[{self.alias!r}]: {error}") from error
+
+    def _open(self, wrapper: Any, params: dict[str, Any]) -> Session:
+        errors, connect = wrapper.Database.Error, partial(guarded, self.breaker, connected)
+        if self.vendor == "sqlite":
+            if wrapper.is_in_memory_db():
+                raise LockMisuse(
+                    "A database in memory cannot be shared: give the lock's database a file "
+                    "(in tests DATABASES[...]['TEST']['NAME'])."
+                )
+            return SQLiteSession(connect(wrapper, params | {"timeout": ROW_LOCK_TIMEOUT}), errors)
+        own = params.get("read_timeout") or params.get("tcp_user_timeout", math.inf) / 1000
+        limit = max(LEAST_RESPONSE_TIMEOUT, min(own, RESPONSE_TIMEOUT))
+        params = {"connect_timeout": CONNECT_TIMEOUT, **params, "autocommit": True}
+        if self.vendor == "postgresql":
+            options = {**wrapper.settings_dict["OPTIONS"], "pool": False}  # this is a pool already
+            wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options}
+            params.setdefault("tcp_user_timeout", int(limit * 1000))
+            return PostgreSQLSession(connect(wrapper, params), errors, limit)
+        params["read_timeout"] = params["write_timeout"] = math.ceil(limit)
+        params["init_command"] = (
+            f"SET SESSION innodb_lock_wait_timeout={ROW_LOCK_TIMEOUT}, wait_timeout={IDLE_TIMEOUT}"
+        )
+        return MySQLSession(connect(wrapper, params), errors, limit)
 
     def give(self, session: Session) -> None:
         """Keep a session for the next statement, unless a lock holds it."""
@@ -113,18 +108,23 @@ class SessionPool(IdlePool[Session]):
             super().give(session)
 
     def call(
-        self, work: Callable[[Session], T], first: Session | None = None, until: float = math.inf
+        self,
+        work: Callable[[Session], T],
+        first: Session | None = None,
+        until: float = math.inf,
+        reply_within: float = RESPONSE_TIMEOUT,
     ) -> T:
         """Run `work` with a session, `first` if given; repeat it once after a lost connection.
 
         `work` must be safe to run twice. After a rollback in favour of another transaction it is
-        repeated until the monotonic time `until`, and for RESPONSE_TIMEOUT at most.
+        repeated until the monotonic time `until`, and for RESPONSE_TIMEOUT at most. The server has
+        `reply_within` seconds for each statement, or less if the session says so.
         """
-        lost = 0
-        rolled_back_since = last_rollback = -math.inf
+        lost, busy_since = 0, time.monotonic()
         while True:
             session = first or self.take() or self.open()
-            first = None
+            first, began = None, time.monotonic()
+            session.reply_within = max(LEAST_RESPONSE_TIMEOUT, reply_within)
             try:
                 if self.breaker.is_open:
                     raise LockUnavailable(NOT_RESPONDING)
@@ -132,12 +132,11 @@ class SessionPool(IdlePool[Session]):
             except RolledBack as error:
                 session.close()  # with the user-level locks that it may have
                 now = time.monotonic()
-                if now - last_rollback > RESPONSE_TIMEOUT:
-                    rolled_back_since = now
-                last_rollback = now
-                if now > min(until, rolled_back_since + RESPONSE_TIMEOUT):
+                if now - began > RESPONSE_TIMEOUT:  # it waited before that
+                    busy_since = now
+                if now > min(until, busy_since + RESPONSE_TIMEOUT):
                     raise LockUnavailable(f"The database stayed busy: {error}") from error
-            except ConnectionLost as error:
+            except Lost as error:
                 session.close()
                 self.close()  # the other connections are probably lost too
                 if isinstance(error, NoReply):
@@ -170,3 +169,12 @@ class SessionPool(IdlePool[Session]):
         if killed := session.user_locks:
             with suppress(LockError):
                 self.call(end)
+
+
+def connected(wrapper: Any, params: dict[str, Any]) -> Any:
+    """Return a new connection of the driver, opened as the project's engine does it."""
+    connect = partial(wrapper.get_new_connection, params)
+    if asyncio._get_running_loop() is None:
+        return connect()
+    with ThreadPoolExecutor(1) as thread:  # Django refuses to connect beside an event loop
+        return thread.submit(connect).result()

@@ -8,7 +8,6 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -19,8 +18,8 @@ from locking.backends.database.session import (
     RolledBack,
     UserLockSession,
     interruptible,
-    keep_alive,
 )
+from locking.backends.database.sql import PooledPostgreSQL, PostgreSQL
 from locking.claims import Claim
 from locking.exceptions import LockMisuse, LockUnavailable
 
@@ -60,7 +59,8 @@ LOCK_TIMEOUT = "55P03"
 ROLLED_BACK = {"40001", "40P01", LOCK_TIMEOUT}
 # The last two concern prepared statements, which a new connection has none of.
 CONNECTION_LOST = {"57P01", "57P02", "57P03", "57P05", "25P02", "26000", "42P05"}
-UNDEFINED = {"42P01", "42703"}
+UNDEFINED = {"42P01", "42703", "42883"}
+"""Table, column, function."""
 SQLSTATE = ord("C")
 DONE = (1, 2)
 """The states of a result without an error: PGRES_COMMAND_OK and PGRES_TUPLES_OK."""
@@ -74,7 +74,6 @@ class LockTimeout(RolledBack):
 class PostgreSQLSession(UserLockSession):
     """A psycopg connection without its cursor, which would wait for a reply without end."""
 
-    vendor = "postgresql"
     release_all = "SELECT pg_advisory_unlock_all()"
     waits = f"SELECT {KEY} {LOCKS} AND NOT granted"
     holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %s"
@@ -84,6 +83,8 @@ class PostgreSQLSession(UserLockSession):
     """Key of the semaphore's slot that the session has."""
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
+        if not hasattr(raw, "pgconn"):
+            raise LockMisuse("Locks on PostgreSQL need psycopg 3: pip install 'psycopg[binary]'.")
         super().__init__(raw, errors, response_timeout)
         self._pg = raw.pgconn
         self.id = int(self._pg.backend_pid)
@@ -91,8 +92,13 @@ class PostgreSQLSession(UserLockSession):
         """The times that each statement was sent here."""
         self.is_pooled = True
         """Another client may get this session of the server after each transaction."""
-        row = self.row(SET_UP, self.id)
+        try:
+            row = self.row(SET_UP, self.id)
+        except BaseException:
+            self.close()
+            raise
         self.is_pooled = row is None or row[0] == 0
+        self.sql = PooledPostgreSQL if self.is_pooled else PostgreSQL
 
     @property
     def user_locks(self) -> UserLockSession | None:
@@ -113,7 +119,7 @@ class PostgreSQLSession(UserLockSession):
     def run(self, sql: str, args: tuple[object, ...], seconds: float = 0, waker: Any = None) -> Any:
         """Return the result of one statement; raise NoReply without one in time."""
         pg = self._pg
-        deadline = time.monotonic() + seconds + self.response_timeout
+        deadline = time.monotonic() + seconds + self.response_limit
         values = [str(arg).encode() for arg in args]
         name, text = _parsed(sql)
         uses = 0 if self.is_pooled or waker else self._uses.get(sql, 0)
@@ -186,25 +192,6 @@ class PostgreSQLSession(UserLockSession):
         """Keep the child's copy, which would warn when it is deleted, but not its socket."""
         super().abandon()
         self._inherited.append(self.raw)
-
-
-def connected(
-    connect: Callable[..., Any],
-    params: dict[str, Any],
-    errors: type[Exception],
-    response_timeout: float,
-) -> PostgreSQLSession:
-    """Connect; `params` are Django's."""
-    params.setdefault("tcp_user_timeout", int(response_timeout * 1000))
-    raw = connect(**params, autocommit=True)
-    try:
-        if not hasattr(raw, "pgconn"):
-            raise LockMisuse("Locks on PostgreSQL need psycopg 3: pip install 'psycopg[binary]'.")
-        keep_alive(raw.fileno())
-        return PostgreSQLSession(raw, errors, response_timeout)
-    except BaseException:
-        raw.close()
-        raise
 
 
 @lru_cache

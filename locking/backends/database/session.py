@@ -11,15 +11,13 @@ import math
 import os
 import select
 import socket
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import Any, ClassVar
 
-from locking.backends.database.sql import Statements, statements
+from locking.backends.database.sql import MySQL, SQLite, Statements
 from locking.claims import Claim
 from locking.exceptions import LockUnavailable
 
@@ -27,6 +25,8 @@ RESPONSE_TIMEOUT = 5
 """Seconds in which a server must answer a statement that does not wait for a lock, unless the
 database's OPTIONS give it less: see `SessionPool.open`."""
 
+LONGEST_WAIT = 1e6
+"""Seconds that one statement may wait: kernels count milliseconds in 31 bits."""
 MYSQL_ROLLED_BACK = {1205, 1213, 3058}
 """Lock wait timeout, deadlock, user-level lock deadlock."""
 MYSQL_CONNECTION_LOST = {2006, 2013, 2014, 2026, 2055, 4031, 1053, 1927}
@@ -59,10 +59,13 @@ class Cancelled(Exception):
 class Session(ABC):
     """One connection, for one thread at a time. Statements contain `%s` placeholders."""
 
-    vendor: ClassVar[str]
+    sql: type[Statements]
+    """The statements of the row lock."""
 
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         self.raw = raw
+        self.reply_within: float = RESPONSE_TIMEOUT
+        """Seconds in which the server must answer, unless it waits for a lock; set by the pool."""
         self.claim: Claim | None = None
         """The held lock that the session belongs to; it then does not return to the pool."""
         self._errors = errors
@@ -71,11 +74,6 @@ class Session(ABC):
     def user_locks(self) -> UserLockSession | None:
         """Return the session itself if it can have and wait for user-level locks."""
         return None
-
-    @cached_property
-    def sql(self) -> Statements:
-        """Return the statements of the row lock."""
-        return statements(self.vendor, self.user_locks is not None)
 
     def change(self, sql: str, *args: object) -> int:
         """Run an INSERT, UPDATE or DELETE; return the number of rows that it matched."""
@@ -128,8 +126,14 @@ class Session(ABC):
 class SQLiteSession(Session):
     """A connection to a database file of this machine."""
 
-    vendor = "sqlite"
+    sql = SQLite
     _inherited: list[Any] = []
+
+    def __init__(self, raw: Any, errors: type[Exception]) -> None:
+        super().__init__(raw, errors)
+        raw.isolation_level = None
+        # Only a crash of the machine can then undo a commit, and it ends all holders too.
+        raw.execute("PRAGMA synchronous = NORMAL")
 
     def _change(self, sql: str, args: tuple[object, ...]) -> int:
         return int(self.raw.execute(sql.replace("%s", "?"), args).rowcount)
@@ -161,13 +165,18 @@ class UserLockSession(Session):
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         super().__init__(raw, errors)
         self.response_timeout = response_timeout
-        """Seconds in which the server must answer a statement that does not wait for a lock."""
-        self.asking = threading.Lock()
-        """Held during a statement on the lock of a holder, and while another thread looks for the
-        end of the session."""
+        """The most that `reply_within` may be."""
+        self._watched: select.epoll | None = None
+        self._look: tuple[float, Callable[[], object]] | None = None
         self._file: int = raw.fileno()
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLIN)
+        keep_alive(self._file)
+
+    @property
+    def response_limit(self) -> float:
+        """Return the seconds in which the server must answer."""
+        return min(self.response_timeout, self.reply_within)
 
     @property
     def user_locks(self) -> UserLockSession | None:
@@ -208,13 +217,16 @@ class UserLockSession(Session):
         """End the session with this number."""
         self.change(self.kill_session, number)
 
-    def has_input(self) -> bool:
-        """Return True if the server sent or closed something while no statement was running."""
+    def watch(self, watched: select.epoll | None) -> None:
+        """Let `watched` return when the server closes the connection."""
+        if watched is not None and self._watched is not watched:
+            watched.register(self._file, select.EPOLLRDHUP | select.EPOLLET)
+            self._watched = watched
+
+    def is_ended(self) -> bool:
+        """Return True if the connection was closed, on either side."""
         poll = select.poll()
-        try:
-            poll.register(self.raw, select.POLLIN)
-        except self._errors:  # it was closed on this side
-            return True
+        poll.register(self._file, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def abandon(self) -> None:
@@ -224,16 +236,27 @@ class UserLockSession(Session):
             os.dup2(null, self.raw.fileno())
             os.close(null)
 
+    @contextmanager
+    def looking(self, every: float, look: Callable[[], object]) -> Iterator[None]:
+        """Call `look` while a statement of the block waits, every so many seconds."""
+        self._look = every, look
+        try:
+            yield
+        finally:
+            self._look = None
+
     def await_input(self, seconds: float, waker: socket.socket | None = None) -> None:
         """Wait until the server sends something; raise Cancelled when `waker` receives it first."""
-        poll = self._poll
+        poll, end = self._poll, time.monotonic() + seconds
         if waker is not None:
             poll = select.poll()
             poll.register(self._file, select.POLLIN)
             poll.register(waker, select.POLLIN)
-        ready = poll.poll(max(0, seconds) * 1000)
-        if not ready:
-            raise NoReply(f"no reply in {seconds:g} s")
+        every, look = self._look or (math.inf, None)
+        while not (ready := poll.poll(max(0, min(end - time.monotonic(), every)) * 1000)):
+            if look is None or time.monotonic() >= end:
+                raise NoReply(f"no reply in {seconds:g} s")
+            look()
         if waker is not None and self._file not in dict(ready):
             raise Cancelled
 
@@ -249,7 +272,7 @@ def interruptible(claim: Claim) -> Iterator[socket.socket]:
                 raise Cancelled
             yield ours
         finally:
-            claim.interrupt = None
+            claim.end_wait()  # before another thread gets the socket's descriptor
 
 
 def _wake(waker: socket.socket) -> None:
@@ -260,7 +283,7 @@ def _wake(waker: socket.socket) -> None:
 class MySQLSession(UserLockSession):
     """A mysqlclient connection without its cursor, which costs a fifth of a short statement."""
 
-    vendor = "mysql"
+    sql = MySQL
     release_all = "DO RELEASE_ALL_LOCKS()"
     waits = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
     holder = "SELECT IS_USED_LOCK(%s)"
@@ -270,7 +293,6 @@ class MySQLSession(UserLockSession):
         super().__init__(raw, errors, response_timeout)
         self.id = int(raw.thread_id())
         self._fractions = "MariaDB" in raw.get_server_info()
-        keep_alive(raw.fileno())
 
     def token(self, sql: str, *args: object) -> int | None:
         """Return the value of LAST_INSERT_ID(), which is part of the server's reply."""
@@ -290,7 +312,7 @@ class MySQLSession(UserLockSession):
     ) -> None:
         # Not `query`: its limit is the connection's, whole seconds, and a wait may be longer.
         self.raw.send_query(self._text(sql, args))
-        self.await_input(seconds + self.response_timeout, waker)
+        self.await_input(seconds + self.response_limit, waker)
         self.raw.read_query_result()
 
     def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:

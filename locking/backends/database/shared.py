@@ -20,16 +20,8 @@ from locking.backends.database.postgresql import KEY, LOCKS, WAIT, PostgreSQLSes
 from locking.backends.database.session import Session
 from locking.claims import READER, Claim
 
-MINT = (
-    "nextval('locking_token') + CASE WHEN to_regproc('aurora_version') IS NULL THEN "
-    "(('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint - 1) << 40 "
-    "ELSE 0 END"
-)
-"""The expression for a new token: a number of the sequence, above those of earlier timelines.
-
-A promoted standby may lack the last numbers of the sequence; each promotion starts a new timeline,
-the first eight digits of a WAL file's name. Aurora has one storage, and no such function.
-"""
+MINT = "locking_next_token()"
+"""The expression for a new token; a migration creates the function."""
 RECHECK_SECONDS = 0.25
 SLOT_BITS = 14
 """Low bits of a semaphore's key that number its slots, MAX_SLOTS at most."""

@@ -23,7 +23,7 @@ import time
 from typing import NamedTuple
 
 from locking.backends.database.pool import SessionPool
-from locking.backends.database.session import Session
+from locking.backends.database.session import LONGEST_WAIT, Session
 from locking.backends.database.sql import SECOND, digest
 from locking.claims import Claim
 
@@ -124,19 +124,21 @@ class Queueing(Polling):
     def __init__(self, session: Session, claim: Claim, pool: SessionPool) -> None:
         assert session.user_locks is not None
         super().__init__(session, claim, pool)
+        self.pool = pool
         self.locks = session.user_locks
         self.holder_lock = self.locks.key(holder_lock(claim.owner))
         self.queue_name = queue_lock(pool, claim.name)
         self.queue_lock = self.locks.key(self.queue_name)
         self._first = False
-        self._ignores_queue = False
         self._woken_for: int | None = None
         """Token of the grant whose holder lock this waiter got."""
+        self._was_free: int | None = None
+        """Last token of the row, if the last look found it free."""
 
     def take(self) -> int | None:
-        """Acquire the row in turn, or out of turn when the first waiter seems to be stopped."""
+        """Acquire the row, in turn."""
         args = (self.claim.owner, self.ttl, self.holder_lock, self.ttl, self.key)
-        if self._first or self._ignores_queue:
+        if self._first:
             return self.session.token(self.sql.take, *args)
         return self.session.token(self.sql.take_in_turn, *args, self.queue_lock)
 
@@ -151,10 +153,10 @@ class Queueing(Polling):
         """Wait for the queue lock, then for the holder lock or the end of the holder's lease."""
         end = time.monotonic() + seconds
         if not self._first:
-            # A first waiter that is stopped, not dead, keeps the queue lock: pass it after a ttl.
-            timeout = min(seconds, self.claim.ttl)
-            self._first = bool(self.locks.get_lock(self.claim, self.queue_name, timeout))
-            self._ignores_queue = not self._first
+            with self.locks.looking(self.claim.ttl / 2, self._look):
+                self._first = bool(
+                    self.locks.get_lock(self.claim, self.queue_name, min(seconds, LONGEST_WAIT))
+                )
             row = self.read()
         seconds = end - time.monotonic()
         if not self._first or row is None or row.left <= 0 or seconds <= 0:
@@ -166,6 +168,21 @@ class Queueing(Polling):
         seconds = min(seconds, min(row.left, row.ttl) / SECOND + 0.001)
         if self.locks.get_lock(self.claim, holder_lock(row.owner), seconds):
             self._woken_for = row.token
+
+    def _look(self) -> None:
+        """End the session of a first waiter that is stopped; it may queue again when it goes on.
+
+        It has left the row free since the last look, half a ttl ago.
+        """
+        row = self.pool.call(lambda other: other.row(self.sql.read, self.key))
+        free = Row(*row).token if row and Row(*row).left <= 0 else None
+        if free is not None and free == self._was_free:
+            self.pool.call(self._kill_first)
+        self._was_free = free
+
+    def _kill_first(self, other: Session) -> None:
+        if other.user_locks is not None:
+            other.user_locks.kill_holder(self.queue_name)
 
     def leave(self) -> None:
         """Release the queue lock and the holder lock."""

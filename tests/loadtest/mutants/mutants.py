@@ -15,7 +15,7 @@ import pytest
 
 from inventory import stock
 from inventory.models import Stock
-from locking.backends.database.sql import statements
+from locking.backends.database.sql import SQLite
 from locking.backends.database.waiting import Polling
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Disconnected, Script, pack
@@ -53,9 +53,8 @@ def sql(name: str, old: str, new: str) -> Patch:
     """Replace a part of a statement of the row lock on SQLite."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        known = statements("sqlite", False)
-        assert old in getattr(known, name), (old, getattr(known, name))
-        monkeypatch.setattr(known, name, getattr(known, name).replace(old, new))
+        assert old in getattr(SQLite, name), (old, getattr(SQLite, name))
+        monkeypatch.setattr(SQLite, name, getattr(SQLite, name).replace(old, new))
 
     return patch
 

@@ -1,7 +1,15 @@
 """The contract, run by the backends that need no server, and by a third-party backend."""
 
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
+
+from locking.backends import clock_tokens
+from locking.testing.calls import WAIT_TIMEOUT, passes_in_child
 from tests.locking.backends.contract import Contract
 from tests.locking.scripted import ScriptedBackend
 
@@ -27,3 +35,27 @@ class TestInMemory(Contract):
 class TestThirdParty(Contract):
     store = "third party"
     path = "tests.locking.backends.test_contract_local.LocalBackend"
+
+
+def test_child_forked_while_a_token_is_made_can_make_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that has the lock of the parent is not in the child."""
+    in_lock, go = threading.Event(), threading.Event()
+
+    def stop_once() -> int:
+        if not in_lock.is_set():
+            in_lock.set()
+            go.wait(WAIT_TIMEOUT)
+        return 0
+
+    def make() -> int:
+        signal.alarm(5)  # ends the child if it hangs
+        return clock_tokens.clock_token()
+
+    monkeypatch.setattr(clock_tokens, "time", SimpleNamespace(time_ns=stop_once))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(clock_tokens.clock_token)
+        assert in_lock.wait(WAIT_TIMEOUT)
+        assert passes_in_child(make)
+        go.set()

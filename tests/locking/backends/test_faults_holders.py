@@ -13,7 +13,7 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.backends.mysql_session import SessionLocks
+from locking.backends.database.session_locks import SessionLocks
 from locking.testing.calls import acquire_and_release
 from tests.locking.backends.fault_stores import (
     LEASED,

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from devservers import PostgreSql
 from devservers.faults.waiting import until
 from devservers.faults.worker import WorkerProcess
-from locking import LockError
+from locking import LockError, LockMisuse
 from locking.handler import create
 from locking.testing.calls import within
 from tests.devservers.faults.interception import InterceptingProxy
@@ -172,6 +172,18 @@ def test_use_without_a_transaction_or_until_is_refused(start: Start) -> None:
     assert reply["error"] == "LockMisuse"
     reply = one.call("lock", name="block", timeout=1, until="block")
     assert (reply["error"], 'until="commit"' in reply["message"]) == ("LockMisuse", True)
+
+
+def test_shared_locks_are_refused() -> None:
+    """A semaphore would be a lock of one holder, beside the slots of `postgresql_session`."""
+    backend = create("transaction", {**CONF, "LOCATION": "postgresql"})
+    assert not backend.capabilities.shared
+    for shared in (
+        backend.read_write("n").read,
+        lambda: backend.semaphore("n", 2),
+    ):
+        with pytest.raises(LockMisuse):
+            shared()
 
 
 def test_session_lock_of_the_same_name_is_excluded(start: Start, alias: str) -> None:

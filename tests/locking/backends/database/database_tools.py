@@ -82,7 +82,11 @@ class Root:
     def status(self, name: str) -> int:
         return int(self(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])
 
-    def questions(self) -> int:
+    def kill(self, number: int) -> None:
+        """End a session."""
+        self(f"KILL {number}")
+
+    def requests(self) -> int:
         """How many statements the other clients have sent, apart from a constant."""
         return self.status("Questions") - self._sent
 

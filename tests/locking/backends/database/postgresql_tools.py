@@ -52,6 +52,10 @@ class Superuser:
         sql = "SELECT SUM(calls) FROM pg_stat_statements WHERE query NOT SIMILAR TO %s"
         return int(self(sql, "%(pg_stat_statements|pg_locks)%")[0][0])
 
+    def kill(self, number: int) -> None:
+        """End a session."""
+        self("SELECT pg_terminate_backend(%s)", number)
+
     def sessions(self) -> int:
         """How many other clients are connected."""
         sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"

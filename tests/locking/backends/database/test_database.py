@@ -1,15 +1,20 @@
 """The database backend on the shop's own database: SQLite, and MariaDB in the second pass."""
 
+import asyncio
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
+from django.db.backends.sqlite3 import base as sqlite3
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -55,6 +60,32 @@ def test_row_records_owner_and_depth(backend: DatabaseBackend) -> None:
     assert (row.owner, row.token, row.lock_count) == ("", lease.token, 0)
 
 
+def test_late_calls_of_a_sender_leave_the_new_holder_alone(backend: DatabaseBackend) -> None:
+    """A renewal that is still in flight must not shorten the grant that was taken over."""
+    sender, receiver = claim("handed", "sender"), claim("handed", "receiver", ttl=60)
+    token = backend.acquire(sender, 0).token
+    with pytest.raises(LockLost):
+        backend.take_over(receiver, "sender", token)  # it is not handed over yet
+    backend.set_depth(sender, token, 0)
+    for owner, wrong in (("sender", token + 1), ("other", token)):
+        with pytest.raises(LockLost):
+            backend.take_over(receiver, owner, wrong)
+    grant = backend.take_over(receiver, "sender", token)
+    for late in (
+        lambda: backend.extend(sender, token, 0.01),
+        lambda: backend.release(sender, token),
+        lambda: backend.take_over(claim("handed", "second"), "sender", token),
+    ):
+        with pytest.raises(LockLost):
+            late()
+    again = backend.take_over(receiver, "sender", token)
+    assert again.token == grant.token > token
+    (held,) = backend.inspect()
+    assert (held.owner, held.token, held.count) == ("receiver", grant.token, 1)
+    assert held.expires_in > 50
+    backend.release(receiver, grant.token)
+
+
 def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
     tokens = {}
     for name, ttl in (("idle", 30), ("crashed", 0.05)):
@@ -74,7 +105,7 @@ def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
 
 
 def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
-    """What a clock that was set back leaves behind; with a real clock in test_database_faults."""
+    """What a clock that was set back leaves behind; with a real clock in test_row_queues."""
     grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
     row = LockRow.objects.get(name="future")
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
@@ -157,10 +188,41 @@ def test_checks_report_bad_locations() -> None:
     }
     try:
         assert ids(DATABASE, "alien") == ids(SESSION, "alien") == ["locking.E052"]
-        with pytest.raises(ImproperlyConfigured, match="needs sqlite3 or mysql"):
+        with pytest.raises(ImproperlyConfigured, match="needs sqlite or mysql"):
             database("alien")
     finally:
         del connections.settings["alien"]
+
+
+def test_engines_of_other_packages_are_accepted(
+    tmp_path: Path, django_db_blocker: DjangoDbBlocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine as of GeoDjango or django-tenants; its own way to connect is used, too."""
+    connected: list[str] = []
+
+    class DatabaseWrapper(sqlite3.DatabaseWrapper):
+        def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+            connected.append(self.alias)
+            return super().get_new_connection(conn_params)
+
+    engine = ModuleType("geography.base")
+    engine.DatabaseWrapper = DatabaseWrapper
+    monkeypatch.setitem(sys.modules, "geography", ModuleType("geography"))
+    monkeypatch.setitem(sys.modules, "geography.base", engine)
+    with alias_for(f"sqlite:///{tmp_path / 'g.sqlite3'}", "geo", django_db_blocker) as alias:
+        connections.settings[alias]["ENGINE"] = "geography"
+        backend = database(alias)
+        with store_of(backend).lock("anywhere", timeout=5):
+            pass
+
+        async def beside_an_event_loop() -> None:
+            backend.close()
+            with store_of(backend).lock("anywhere", timeout=5):
+                pass
+
+        asyncio.run(beside_an_event_loop())
+        assert connected == [alias, alias]
+        backend.close()
 
 
 @pytest.mark.only("sqlite")

@@ -1,23 +1,18 @@
-"""The row lock on a real PostgreSQL: queues, lost sessions, and a pooler that shares sessions."""
+"""The row lock on a real PostgreSQL: prepared statements, locked rows, a pooler."""
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
 from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.database.postgresql import PREPARE_AFTER
-from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, within
-from locking.testing.contract import served
 from tests.locking.backends.database.database_tools import (
-    DATABASE,
     alias_for,
     database,
     short_response_timeout,
@@ -25,14 +20,12 @@ from tests.locking.backends.database.database_tools import (
 from tests.locking.backends.database.postgresql_tools import (
     Superuser,
     alias,
-    migrated,
     pooled,
     root,
     server,
 )
 from tests.locking.backends.leaks import assert_nothing_leaks
-from tests.locking.calls import acquired, store_of
-from tests.locking.lock_worker import LockWorker
+from tests.locking.calls import store_of
 
 __all__ = ["alias", "pooled", "root", "server", "short_response_timeout"]
 
@@ -42,78 +35,6 @@ def backend(alias: str) -> Iterator[DatabaseBackend]:
     made = database(alias)
     yield made
     made.close()
-
-
-@pytest.fixture
-def another(server: PostgreSql) -> Callable[[], LockWorker]:
-    conf = {"BACKEND": DATABASE, "LOCATION": "default"}
-    return lambda: LockWorker(conf, env={"DATABASE_URL": server.url})
-
-
-def test_waiters_are_granted_in_order(backend: DatabaseBackend, root: Superuser) -> None:
-    assert served(store_of(backend), "order", 8, root.waits) == list(range(8))
-    assert backend.capabilities.fair
-    assert backend.capabilities.wakes_waiters
-
-
-def test_waiter_sends_three_requests_in_five_seconds(
-    backend: DatabaseBackend, root: Superuser
-) -> None:
-    with store_of(backend).lock("patient", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(store_of(backend).lock("patient").acquire, timeout=5)
-        until(lambda: root.waits() == 1, "the wait on the server")
-        before = root.requests()
-        assert not waiter.result(WAIT_TIMEOUT)
-        assert root.requests() - before <= 3
-
-
-def test_wait_may_be_longer_than_the_response_timeout(
-    backend: DatabaseBackend, short_response_timeout: None
-) -> None:
-    with store_of(backend).lock("long", ttl=60, timeout=5), ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(store_of(backend).lock("long").acquire, timeout=2.5).result(
-            WAIT_TIMEOUT
-        )
-
-
-@pytest.mark.faults(row=12, backend="database on PostgreSQL")
-def test_row_of_a_terminated_session_stays_held(backend: DatabaseBackend, root: Superuser) -> None:
-    lock = store_of(backend).lock("cut", ttl=30)
-    lease = acquired(lock, timeout=5)
-    with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(acquire_and_release, store_of(backend), "cut")
-        until(lambda: root.waits() == 1, "the waiter")
-        root("SELECT pg_terminate_backend(%s)", backend.pinned[lease.owner].id)
-        until(lambda: root.waits() == 0, "the holder lock being released")
-        before = root.requests()
-        until(lambda: root.requests() > before + 4, "further attempts of the waiter")
-        assert not waiter.done()
-        lock.release()
-        assert waiter.result(WAIT_TIMEOUT)
-
-
-def test_killed_holder_is_replaced_at_the_end_of_its_lease(
-    backend: DatabaseBackend, another: Callable[[], LockWorker]
-) -> None:
-    with another() as other:
-        assert other.acquire("killed", ttl=3)["ok"]
-        end = time.monotonic() + backend.inspect()[0].expires_in
-        with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, store_of(backend), "killed")
-            until(lambda: backend.inspect()[0].waiters == 1, "the waiter")
-            other.kill()
-            assert waiter.result(WAIT_TIMEOUT)
-    assert end - 0.05 < time.monotonic() < end + 1
-
-
-def test_cancelled_wait_ends_on_the_server(backend: DatabaseBackend, root: Superuser) -> None:
-    claim = Claim(name="cancelled", ttl=30)
-    with store_of(backend).lock("cancelled", timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.acquire, claim, WAIT_TIMEOUT)
-        until(lambda: root.waits() == 1, "the waiter")
-        claim.cancel()
-        assert waiter.result(WAIT_TIMEOUT) is None
-        until(lambda: root.waits() == 0, "the end of the wait on the server")
 
 
 @pytest.mark.faults(row=16, backend="database on PostgreSQL", fired="row locked by a transaction")
@@ -147,22 +68,6 @@ def test_paused_server_fails_in_bounded_time(
     assert acquire_and_release(store_of(backend), "paused")
 
 
-@pytest.mark.faults(row=5, backend="database on PostgreSQL")
-def test_lock_survives_a_killed_server(django_db_blocker: DjangoDbBlocker) -> None:
-    with PostgreSql() as own, migrated(own, "own", django_db_blocker) as alias:
-        backend = database(alias)
-        claim = Claim(name="kept", owner="holder", ttl=6)
-        grant = backend.acquire(claim, 5)
-        own.kill()
-        with pytest.raises(LockUnavailable):
-            backend.extend(claim, grant.token, 6)
-        own.start()
-        with store_of(backend).lock("kept", timeout=WAIT_TIMEOUT) as successor:
-            assert successor.token > grant.token
-        assert time.monotonic() >= grant.deadline - 0.01, "the row was lost with the server"
-        backend.close()
-
-
 def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pooled: str) -> None:
     behind = database(pooled)
     assert acquire_and_release(store_of(behind), "pooled", 5)
@@ -172,8 +77,8 @@ def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pool
         with store_of(behind).lock("pooled", timeout=5) as lease:
             assert not behind.pinned, "a held lock needs no session"
             waits = [
-                pool.submit(acquire_and_release, one, "pooled")
-                for one in map(store_of, (behind, backend))
+                pool.submit(acquire_and_release, store_of(one), "pooled")
+                for one in (behind, backend)
             ]
             assert [held.owner for held in backend.inspect()] == [lease.owner]
             assert not any(wait.done() for wait in waits)

@@ -12,7 +12,7 @@ from devservers.faults.clock import Clock
 from devservers.faults.full_disk import FullDisk
 from devservers.faults.standby import Standby
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockError, LockLost, LockUnavailable
+from locking import LockError, LockUnavailable
 from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, within
 from tests.fault_rows import SLACK
@@ -97,24 +97,6 @@ def test_standby_without_the_lock_is_promoted(
         after.close()
 
 
-@pytest.mark.faults(row=8, xf=True)
-@pytest.mark.parametrize("store", [ROW_LOCK])
-def test_clock_ahead_makes_two_holders(store: str, clock: Clock, running: str, made: Made) -> None:
-    """XF: the row ends early; the token tells the holders apart."""
-    backend = made(running)
-    old, new = (Claim(name="ahead", owner=owner, ttl=30) for owner in ("old", "new"))
-    first = backend.acquire(old, 5)
-    clock.shift(60)
-    second = backend.acquire(new, 0)
-    assert first is not None
-    assert second is not None
-    assert time.monotonic() < first.deadline, "they do not overlap"
-    assert second.token > first.token
-    with pytest.raises(LockLost):
-        backend.release(old, first.token)
-    backend.release(new, second.token)
-
-
 @pytest.mark.faults(row=8)
 @pytest.mark.parametrize("store", [SESSION_LOCK])
 @pytest.mark.parametrize("step", [-60, 60])
@@ -133,23 +115,6 @@ def test_session_lock_ignores_the_clock(
         lease.check()
         root.close()
     assert waiter.result(WAIT_TIMEOUT)
-
-
-@pytest.mark.faults(row=8)
-@pytest.mark.parametrize("store", [ROW_LOCK])
-def test_clock_set_back_keeps_waits_bounded(
-    store: str, clock: Clock, running: str, made: Made
-) -> None:
-    backend = made(running)
-    clock.shift(120)
-    dead = Claim(name="back", owner="dead", ttl=1.0)
-    grant = backend.acquire(dead, 5)
-    assert grant is not None
-    clock.shift(0)
-    with within(4 + SLACK), store_of(backend).lock("back", timeout=WAIT_TIMEOUT) as lease:
-        assert lease.token > grant.token
-    with pytest.raises(LockLost):
-        backend.release(dead, grant.token)
 
 
 @pytest.mark.faults(row=17)

@@ -1,0 +1,212 @@
+"""Locks that end with a session of the server: the base of `mysql_session`, `postgresql_session`.
+
+Each held lock has a connection of its own, so one lost connection is one lost lock. When its
+session ends, the server first frees the lock and then closes the connection. A thread notices that
+and marks the lease as lost: for a moment, some milliseconds on a machine that is not busy, the next
+holder has the lock and the old one still believes in it. Only a fence refuses what it writes then.
+
+If the holder's machine disappears from the network, the lock is held until the server's TCP
+connection times out.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import threading
+import time
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from locking.backends.database.base import DatabaseLocks
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import (
+    LONGEST_WAIT,
+    Cancelled,
+    ConnectionLost,
+    Session,
+    UserLockSession,
+)
+from locking.backends.database.sql import digest
+from locking.claims import Claim, Grant, Held
+from locking.fork import RenewedLock
+
+PROBE_SECONDS = 60.0
+"""Seconds between two tests whether the server of a waiting statement can still be reached."""
+WATCH_INTERVAL = 0.2
+"""Seconds after which the thread looks again: a connection may end before its lease exists."""
+
+
+def lock_name(pool: SessionPool, name: str) -> str:
+    """Return a lock's name on the server, all of whose databases share the names."""
+    return f"lock.{digest(f'{pool.database}/{name}')}"
+
+
+class SessionLocks(DatabaseLocks[UserLockSession]):
+    """The locks of a server's sessions, with a connection for each."""
+
+    mint: ClassVar[str]
+    """The expression for a new token."""
+    attempt: ClassVar[str]
+    """Return a token if the lock is free."""
+    free: ClassVar[str]
+    owns: ClassVar[str]
+    """Return 1 if this session has the lock."""
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self._watched: select.epoll | None = None
+        """The connections of locks; None while no thread watches them."""
+        self._starting = RenewedLock()
+
+    def key(self, name: str) -> str:
+        """Return the lock's name on the server."""
+        return lock_name(self.pool, name)
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Wait in the server's queue; a cancelled claim closes the connection."""
+        deadline = time.monotonic() + timeout
+
+        def wait(session: Session) -> int | None:
+            locks = self.checked(session)
+            token = self.take(locks, claim)
+            while token is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or claim.cancelled.is_set():
+                    return None
+                with locks.looking(PROBE_SECONDS, self.probe):
+                    token = self.wait(locks, claim, min(left, LONGEST_WAIT))
+            self.check_token(token)
+            claim.token = token
+            self.pin(locks, claim)
+            self._watch(locks)
+            return token
+
+        try:
+            token = self.pool.call(wait, until=deadline)
+        except Cancelled:
+            return None
+        except BaseException:
+            if session := self.pinned.pop(claim.owner, None):
+                session.close()
+            raise
+        return None if token is None else Grant(token, math.inf)
+
+    @abstractmethod
+    def checked(self, session: Session) -> UserLockSession:
+        """Return the session; raise LockMisuse if the server's locks do not exclude others."""
+
+    def check_token(self, token: int) -> None:
+        """Raise LockUnavailable for the token of a server that gives no locks."""
+
+    def take(self, session: UserLockSession, claim: Claim) -> int | None:
+        """Return a token if the lock is free."""
+        row = session.row(self.attempt, session.key(self.key(claim.name)))
+        return row[0] if row else None
+
+    def wait(self, session: UserLockSession, claim: Claim, seconds: float) -> int | None:
+        """Return a token when the lock becomes free, or None after `seconds`."""
+        token: int | None = session.get_lock(claim, self.key(claim.name), seconds, self.mint)
+        return token
+
+    def statement(self, session: UserLockSession, claim: Claim, sql: str) -> tuple[Any, ...]:
+        """Return `free` or `owns` with its arguments."""
+        return sql, session.key(self.key(claim.name))
+
+    def waiters(self, session: UserLockSession, claim: Claim, waits: list[str]) -> int:
+        """Return how many of the server's waits are for the claim's lock."""
+        return sum(str(session.key(self.key(claim.name))) in wait for wait in waits)
+
+    def release(self, claim: Claim, token: int) -> None:
+        """Release the lock; the server checks that this session has it."""
+        session = self._ask(claim, self.free)
+        session.claim = None
+        self.pool.give(session)
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        """Check that the session still has the lock, which has no lease."""
+        self.pinned[claim.owner] = self._ask(claim, self.owns)
+        return math.inf
+
+    def _ask(self, claim: Claim, sql: str) -> UserLockSession:
+        """Run a statement on the claim's session; return it if the result is 1.
+
+        Otherwise close the session and raise LockLost.
+        """
+        session = self.pinned.pop(claim.owner, None)
+        if session is None:
+            raise claim.lost()
+        try:
+            if self.pool.breaker.is_open:
+                raise ConnectionLost
+            row = session.row(*self.statement(session, claim, sql))
+        except ConnectionLost:
+            row = None
+        except BaseException:
+            session.close()
+            self.pool.kill(session)
+            raise
+        if row is None or row[0] != 1:
+            session.close()
+            raise claim.lost()
+        return session
+
+    def _watch(self, session: UserLockSession) -> None:
+        """Let the thread notice the end of the session's connection; start it if necessary."""
+        if self._watched is None:
+            with self._starting:
+                if self._watched is None:
+                    watched = select.epoll()
+                    run = threading.Thread(
+                        target=self._run, args=(watched,), name="lock-sessions", daemon=True
+                    )
+                    self._watched = watched
+                    try:
+                        run.start()
+                    except BaseException:
+                        self._watched = None
+                        raise
+        session.watch(self._watched)
+
+    def _run(self, watched: select.epoll) -> None:
+        """Report the locks whose connection the server has closed."""
+        while self._watched is watched:
+            watched.poll(WATCH_INTERVAL)
+            for owner, session in list(self.pinned.items()):
+                # A session that `_ask` has taken is no longer the owner's.
+                if session.is_ended() and self.pinned.get(owner) is session:
+                    report_lost = session.claim and session.claim.report_lost
+                    if report_lost:
+                        report_lost()
+
+    def inspect(self) -> list[Held]:
+        """Return this process's locks; other sessions' locks are visible to administrators only."""
+        held = [(one, claim) for one in list(self.pinned.values()) if (claim := one.claim)]
+        waits = self.pool.call(lambda session: self.checked(session).lock_waits()) if held else []
+        return [
+            Held(
+                name=claim.name,
+                owner=claim.owner,
+                token=claim.token,
+                waiters=self.waiters(one, claim, waits),
+            )
+            for one, claim in held
+        ]
+
+    def probe(self) -> None:
+        """Run SELECT 1."""
+        self.pool.call(lambda session: session.row("SELECT 1"))
+
+    def break_lock(self, name: str) -> bool:
+        """Kill the session that has the lock."""
+        return self.pool.call(lambda session: self.checked(session).kill_holder(self.key(name)))
+
+    def close(self) -> None:
+        """Close the connections, which releases all held locks."""
+        self._watched = None
+        super().close()
+
+    def reset_after_fork(self) -> None:
+        """Abandon the parent's sessions; the thread that watches them is not in the child."""
+        super().reset_after_fork()
+        self._watched = None
