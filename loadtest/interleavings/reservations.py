@@ -36,7 +36,7 @@ class Reservations(Runs):
         row = {"backend": "redis", "mode": program.strategy, "state": LockPolicy.State.STEADY}
         LockPolicy.objects.update_or_create(pk=1, defaults=row)
         policy.invalidate()
-        vars(locks["redis"])["pending_releases"] = NO_REPETITION
+        vars(locks["redis"].backend)["pending_releases"] = NO_REPETITION
         slug = f"interleavings-{Sale.objects.count()}"
         queued = Sale.Fulfilment.QUEUED
         self.sale = open_sale(slug, program.stock, product="queued", fulfilment=queued)
