@@ -111,6 +111,15 @@ class Backend(ABC):
         `hands_over` requires that the depth is kept, and not changed unless it is `only_if`.
         """
 
+    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
+        """Continue, as `claim.owner`, the grant `token` that `owner` handed over at depth 0.
+
+        The grant then has the new owner, a higher token, depth 1, and lasts `claim.ttl` seconds
+        from now. Raise LockLost unless `owner` holds the lock with that token and depth 0. A second
+        call of the same claim, after a lost reply, returns its grant.
+        """
+        raise LockMisuse(f"{self.alias!r} cannot hand over a lease, unlike database.")
+
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for an asyncio task; cancelling the task leaves no trace.
 

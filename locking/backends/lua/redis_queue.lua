@@ -26,9 +26,29 @@ local function unqueued(owner)
   return '- 0 0 ' .. owner
 end
 
--- Host and number of the process of an entry.
-local function process_of(entry)
-  return string.match(entry, '^%S+ %d+ %d+ ([^:]*:?[^:]*)')
+-- Returns the process of an owner, "host:number", and its host.
+local function origin_of(owner)
+  return string.match(owner, '^[^:]*:?[^:]*'), string.match(owner, '^[^:]*')
+end
+
+local stopped = {} -- processes and hosts whose waiters may be unable to use a grant
+
+-- Notes that a grant expired: the holder's process may be stopped, and its waiters with it. If the
+-- channel on which the holder waited still has a subscriber, its machine may be lost, whose
+-- connections stay open here for minutes. The caller's own process and machine do run.
+local function suspect(owner, channel)
+  local process, host = origin_of(owner)
+  stopped[process] = true
+  if channel and channel ~= '-' and redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
+    stopped[host] = true
+  end
+  process, host = origin_of(caller)
+  stopped[process], stopped[host] = nil, nil
+end
+
+local function is_stopped(owner)
+  local process, host = origin_of(owner)
+  return stopped[process] or stopped[host]
 end
 
 -- A hybrid logical clock: above the last token, the server's clock and the callers' clocks. One for
@@ -55,19 +75,19 @@ end
 
 -- Grants the free lock to the first waiter that is still connected (the channel of a killed one has
 -- no subscriber); in an unfair lock, only wakes it. Returns false if there is no such waiter.
--- If the last grant expired, its process may be stopped together with its waiters: these are woken
--- to try again, so those that run join the queue behind the others.
+-- If the last grant expired, waiters that may be stopped too are only woken to try again, so those
+-- that run join the queue behind the others.
 -- LINDEX before LPOP: the first write of a grant to the caller is one that a full Redis refuses.
 local function grant_next(released)
   local entry = redis.call('LINDEX', queue, 1)
-  local stopped = entry and not released and process_of(redis.call('LINDEX', queue, 0))
-  if stopped == process_of(unqueued(caller)) then
-    stopped = nil
+  if entry and not released then
+    local channel, owner = string.match(redis.call('LINDEX', queue, 0), '^(%S+) %d+ %d+ (.*)$')
+    suspect(owner, channel)
   end
   while entry do
     redis.call('LPOP', queue)
     local channel, ttl, floor, owner = string.match(entry, '^(%S+) (%d+) (%d+) (.*)$')
-    local is_late = process_of(entry) == stopped
+    local is_late = is_stopped(owner)
     local token = fair and not is_late and next_token(tonumber(floor)) or 0
     local message = string.format('%.0f %.0f %s', token, ticks(), owner)
     if redis.call('PUBLISH', channel, message) > 0 and not is_late then

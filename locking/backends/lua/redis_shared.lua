@@ -2,7 +2,8 @@
 -- to redis_queue.lua, whose names it uses; the queue has no entry of a holder.
 --
 -- KEYS  1 lock     hash: by owner its grant "token ttl count"; 'writer', the owner of an exclusive
---                  grant; 'slots' of the shared grants. It expires after the last grant
+--                  grant; 'slots' of the shared grants; by ' ' and the owner the channel on which
+--                  it waited. It expires after the last grant
 --       2 queue    list of the waiters' entries "channel ttl floor owner slots" in their order
 --       3 clock    see redis_queue.lua
 --       4 holders  sorted set: the owners by the end of their grants in ms of the server's clock
@@ -10,7 +11,6 @@
 
 local LINGER = 30000 -- ms for which the ends of expired grants are remembered
 local holders = KEYS[4]
-local stopped = {} -- the processes whose grant has just expired, see grant_next in redis_queue.lua
 
 local function now_ms()
   return math.floor(ticks() * 0.016)
@@ -18,7 +18,7 @@ end
 
 local function drop(owner)
   redis.call('ZREM', holders, owner)
-  redis.call('HDEL', lock, owner)
+  redis.call('HDEL', lock, owner, ' ' .. owner)
   if redis.call('HGET', lock, 'writer') == owner then
     redis.call('HDEL', lock, 'writer')
   end
@@ -44,7 +44,7 @@ local function drop_expired()
   local owner, left = first_end()
   if owner and left <= 0 then
     while owner and left <= 0 do
-      stopped[process_of(unqueued(owner))] = true
+      suspect(owner, redis.call('HGET', lock, ' ' .. owner))
       drop(owner)
       owner, left = first_end()
     end
@@ -92,18 +92,18 @@ end
 -- Grants to the waiters at the head of the queue, up to the first one that must wait. A waiter that
 -- is not connected any more is dropped, so that a killed writer does not keep readers out.
 local function grant_waiting()
-  stopped[process_of(unqueued(caller))] = nil
   local entry = redis.call('LINDEX', queue, 0)
   while entry do
     local channel, ttl, floor, owner, text = string.match(entry, '^(%S+) (%d+) (%d+) (.*) (%S+)$')
     local slots = tonumber(text)
     if is_free(slots) then
       redis.call('LPOP', queue)
-      local is_late = stopped[process_of(entry)]
+      local is_late = is_stopped(owner)
       local token = is_late and 0 or next_token(tonumber(floor))
       local message = string.format('%.0f %.0f %s', token, ticks(), owner)
       if redis.call('PUBLISH', channel, message) > 0 and not is_late then
         grant_shared(owner, ttl, token, slots)
+        redis.call('HSET', lock, ' ' .. owner, channel)
       end
     elseif redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
       redis.call('LPOP', queue)

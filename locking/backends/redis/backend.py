@@ -12,6 +12,7 @@ are then possible, and the fencing token tells the guarded row which one is stal
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -30,11 +31,12 @@ from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.aio import AsyncRedis
 from locking.backends.redis.cluster import Cluster, open_pool, slot_of, tagged, tags
 from locking.backends.redis.connection import Connection, Disconnected, Script, Undo, milliseconds
-from locking.backends.redis.held_locks import held_locks, holder_of
+from locking.backends.redis.held_locks import held_names, holders_of
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.scripts import (
     CLOCK_ERROR,
     KEEP,
+    LAST_TICK,
     MAX_SLEEP,
     MAX_STAGGER,
     RECHECK_DELAY,
@@ -42,6 +44,7 @@ from locking.backends.redis.scripts import (
     SALT_BITS,
     STAGGER,
     TAKE,
+    TAKE_OVER,
     TICK,
     full_token,
     script_for,
@@ -57,7 +60,7 @@ class RedisBackend(Backend):
 
     OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
     seconds (1.0) for a Redis server that does not respond, REPLICAS (0) that have to acknowledge a
-    grant within half of SOCKET_TIMEOUT before it counts.
+    grant or its extension within half of SOCKET_TIMEOUT before it counts.
     """
 
     capabilities = Capabilities(
@@ -141,12 +144,12 @@ class RedisBackend(Backend):
             connection, reply = self._ask(connection, TAKE, claim, *args, undo=undo)
             token, left, ticks, place, is_new, *holder = reply
             if token:
-                acknowledged = self._replicas and self._acknowledged(claim, connection, is_new)
+                if self._replicas and not is_new:
+                    # The script of another connection granted it: WAIT needs a write of its own.
+                    connection, _ = self._ask(connection, KEEP, claim, "count", "1")
+                acknowledged = self._acknowledged(connection)
                 pool.give(connection)
-                if acknowledged < self._replicas:
-                    raise LockUnavailable(
-                        f"{acknowledged} of {self._replicas} REPLICAS acknowledged the grant."
-                    )
+                self._require_replicas(acknowledged)
                 return self.grant(claim, token, sent + left / 1000)
             if not entry:
                 pool.give(connection)
@@ -178,13 +181,18 @@ class RedisBackend(Backend):
                 self._withdraw(pool, claim, connection, entry)
                 return None
 
-    def _acknowledged(self, claim: Claim, connection: Connection, is_new: int) -> int:
-        """Return the number of replicas that have the grant."""
-        if not is_new:  # the script of another connection granted it: WAIT needs a write of its own
-            keep = script_for(KEEP, claim.name)
-            connection.run(keep, self.keys(claim.name), (claim.owner, "count", "1"))
+    def _acknowledged(self, connection: Connection) -> int:
+        """Return the number of replicas that have the last write of the connection."""
+        if not self._replicas:
+            return 0
         limit = milliseconds(float(self.options["SOCKET_TIMEOUT"]) / 2)
         return int(connection.command("WAIT", str(self._replicas), limit))
+
+    def _require_replicas(self, acknowledged: int) -> None:
+        if acknowledged < self._replicas:
+            raise LockUnavailable(
+                f"{acknowledged} of {self._replicas} REPLICAS acknowledged the grant."
+            )
 
     def _wait_for_message(
         self, claim: Claim, connection: Connection, until: float
@@ -305,11 +313,28 @@ class RedisBackend(Backend):
         return script_for(RELEASE, claim.name).pack(self.keys(claim.name), args, whole=True)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        """Extend the grant to `ttl` seconds from now."""
-        sent = time.monotonic()
-        if not self._run(KEEP, claim, "ttl", milliseconds(ttl))[0]:
+        """Extend the grant to `ttl` seconds from now.
+
+        Gives up early enough to try again, on another connection, before the grant ends.
+        """
+        sent, pool = time.monotonic(), self.pool.of(claim.name)
+        args, limit = ("ttl", milliseconds(ttl)), claim.ttl / 4
+        connection, held = self._ask(pool.get(), KEEP, claim, *args, limit=limit)
+        acknowledged = self._acknowledged(connection) if held else 0
+        pool.give(connection)
+        if not held:
             raise claim.lost()
+        self._require_replicas(acknowledged)
         return sent + ttl - CLOCK_ERROR
+
+    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
+        """Continue the grant that `owner` handed over; a lost reply does not matter."""
+        sent, ticks = time.monotonic(), token >> SALT_BITS
+        args = *self.release_args(milliseconds(claim.ttl)), owner, str(ticks)
+        new, _ = self._run(TAKE_OVER, claim, *args)
+        if not new:
+            raise claim.lost()
+        return self.grant(claim, new, sent + claim.ttl)
 
     def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
         """Store the depth of re-entry in the lock's hash."""
@@ -319,7 +344,15 @@ class RedisBackend(Backend):
 
     def inspect(self) -> list[Held]:
         """Return all held locks. Scans every key of the database, so not for requests."""
-        return [held for pool in self.pool.masters() for held in held_locks(pool, self._prefix)]
+        found: list[Held] = []
+        for pool in self.pool.masters():
+            for name in held_names(pool, self._prefix):
+                found += holders_of(pool, self.keys(name), name)
+        return found
+
+    def holders(self, name: str) -> list[Held]:
+        """Return the holders of one lock, with one script."""
+        return holders_of(self.pool.of(name), self.keys(name), name)
 
     def probe(self) -> None:
         """Send PING."""
@@ -328,10 +361,9 @@ class RedisBackend(Backend):
 
     def break_lock(self, name: str) -> bool:
         """Release the lock, or its first holder's part; the holder's next call raises LockLost."""
-        pool, key = self.pool.of(name), self.keys(name)[0]
-        if (owner := holder_of(pool, key, name)) is None:
+        if not (holders := self.holders(name)):
             return False
-        claim = Claim(name=name, owner=owner, ttl=self.ttl)
+        claim = Claim(name=name, owner=holders[0].owner, ttl=self.ttl)
         return bool(self._run(RELEASE, claim, *self.release_args(""))[0])
 
     def raise_token_floor(self, name: str, token: int) -> None:
@@ -344,7 +376,7 @@ class RedisBackend(Backend):
 
     def _ticks(self) -> str:
         now, floor = time.time_ns() // 16000, self._floor
-        return str(now if now > floor else floor + 1)
+        return str(now if floor < now < LAST_TICK else floor + 1)
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the keys of the lock, its queue, the clock of all names, and shared holders.
@@ -372,6 +404,7 @@ class RedisBackend(Backend):
         claim: Claim,
         *args: str,
         undo: Undo = None,
+        limit: float = math.inf,
     ) -> tuple[Connection, Any]:
         """Run a script for the claim's owner; see `ConnectionPool.retry_once`.
 
@@ -381,7 +414,7 @@ class RedisBackend(Backend):
         script, pool = script_for(script, claim.name), self.pool.of(claim.name)
         if script is KEEP:
             keys = keys[:1]
-        return pool.retry_once(connection, Connection.run, script, keys, args, undo)
+        return pool.retry_once(connection, Connection.run, script, keys, args, undo, limit)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:

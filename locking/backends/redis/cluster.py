@@ -185,9 +185,9 @@ class _Slot:
             try:
                 if is_asking:  # counts for the next command only, so that must not be NOSCRIPT
                     connection.command("ASKING")
-                    script, keys, rest, undo = args
+                    script, keys, rest, *limits = args
                     packed = script.pack(keys, rest, whole=True)
-                    return connection, connection.request(packed, undo)
+                    return connection, connection.request(packed, *limits)
                 return connection, request(connection, *args)
             except LockUnavailable as error:
                 reply = str(error.__cause__) if isinstance(error, Refused) else ""

@@ -57,6 +57,10 @@ class Refused(LockUnavailable):
     """The server replied with an error."""
 
 
+class Late(TimeoutError):
+    """No reply within the limit of a request, which says nothing about the server."""
+
+
 OTHER_SERVER = ("READONLY", "LOADING", "MASTERDOWN")
 """Errors after which a new connection may reach another server."""
 
@@ -236,21 +240,27 @@ class Connection:
         return self.request(pack(*command))
 
     def run(
-        self, script: Script, keys: Sequence[str], args: Iterable[str] = (), undo: Undo = None
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Iterable[str] = (),
+        undo: Undo = None,
+        limit: float = math.inf,
     ) -> Any:
         """Run a script, and send its source if the server does not have it; see `request`."""
         try:
-            return self.request(script.pack(keys, args), undo)
+            return self.request(script.pack(keys, args), undo, limit)
         except Refused:
             if self.closed:
                 raise
-        return self.request(script.pack(keys, args, whole=True), undo)
+        return self.request(script.pack(keys, args, whole=True), undo, limit)
 
-    def request(self, packed: bytes, undo: Undo = None) -> Any:
+    def request(self, packed: bytes, undo: Undo = None, limit: float = math.inf) -> Any:
         """Send a command and return its reply. Drops pushes that arrive before it.
 
-        The command may still arrive after a timeout or the exception of a signal handler. The
-        command that `undo` returns is then sent behind it.
+        The reply must begin within `limit` seconds, if that is less than the timeout. The command
+        may still arrive after that, or after the exception of a signal handler: the command that
+        `undo` returns is then sent behind it.
         """
         reader = self._reader
         try:
@@ -258,6 +268,8 @@ class Connection:
             while True:
                 item = reader.gets()
                 if item is NO_REPLY:
+                    if limit < self.timeout and not self._readable(limit):
+                        raise Late(f"it did not reply within {limit:g} s")
                     data = self.socket.recv(READ_SIZE)
                     if not data:
                         raise EOFError("the server closed it")
@@ -300,7 +312,7 @@ class Connection:
         """Close the connection after an error; return the one to raise."""
         self.close()
         self._report_timeout(error)
-        if isinstance(error, TimeoutError | BlockingIOError):
+        if isinstance(error, TimeoutError | BlockingIOError) and not isinstance(error, Late):
             return Disconnected(f"Redis did not reply within {self.timeout:g} s.")
         return Disconnected(f"The connection to Redis broke: {error}")
 
@@ -311,5 +323,5 @@ class Connection:
             raise broken from error
 
     def _report_timeout(self, error: BaseException) -> None:
-        if self._breaker and is_timeout(error):
+        if self._breaker and is_timeout(error) and not isinstance(error, Late):
             self._breaker.open()

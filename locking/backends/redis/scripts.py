@@ -8,12 +8,14 @@ from locking.names import SHARED
 TAKE = Script("redis_queue.lua", "redis_take.lua")
 RELEASE = Script("redis_queue.lua", "redis_release.lua")
 KEEP = Script("redis_keep.lua")
+TAKE_OVER = Script("redis_queue.lua", "redis_take_over.lua")
+LIST = Script("redis_list.lua")
 _BASE = ("redis_queue.lua", "redis_shared.lua")
-LIST = Script(*_BASE, "redis_shared_list.lua")
 SHARED_SCRIPTS = {
     TAKE: Script(*_BASE, "redis_shared_take.lua"),
     RELEASE: Script(*_BASE, "redis_shared_release.lua"),
     KEEP: Script(*_BASE, "redis_shared_keep.lua"),
+    LIST: Script(*_BASE, "redis_shared_list.lua"),
 }
 
 
@@ -41,6 +43,10 @@ whole milliseconds."""
 
 SALT_BITS = 15
 """Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
+
+
+LAST_TICK = (1 << 63 - SALT_BITS) - 1
+"""A token has 63 bits, so a client's clock that is wrong by a century is not believed."""
 
 
 def full_token(ticks: int, owner: str) -> int:

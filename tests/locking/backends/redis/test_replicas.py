@@ -98,6 +98,20 @@ def test_lock_without_its_replica_is_released(replica: Redis, backend: RedisBack
     assert take(backend)
 
 
+@pytest.mark.faults(row=17, backend="redis")
+def test_extension_counts_once_the_replica_has_it(replica: Redis, backend: RedisBackend) -> None:
+    asked = claim(ttl=60.0)
+    grant = backend.acquire(asked, 0)
+    backend.extend(asked, grant.token, 600.0)
+    with client.Redis.from_url(replica.url) as raw:
+        assert raw.pttl("lock:{n}") > 500_000
+    replica.pause()
+    with within(BOUND), pytest.raises(LockUnavailable, match="0 of 1 REPLICAS"):
+        backend.extend(asked, grant.token, 600.0)
+    replica.resume()
+    backend.release(asked, grant.token)
+
+
 @pytest.mark.faults(row=17, fired="NOREPLICAS and OOM at all masters, a wrong password")
 @pytest.mark.parametrize("store", ["redis-sentinel", "redis-cluster"])
 def test_refusals_never_grant(request: pytest.FixtureRequest, store: str, connect: Connect) -> None:
