@@ -1,7 +1,8 @@
-"""Redis locks for asyncio: all tasks of an event loop share one connection, and none has a thread.
+"""Asyncio tasks that wait for Redis locks, without threads of their own.
 
-The connection carries the commands of all tasks, and the grants that Redis publishes to its
-channel. A task that waits costs an entry of the queue in Redis and a future here.
+The backend's helper thread sends the commands of all tasks, on the connections that threads use. A
+task that waits costs an entry of the queue in Redis and an event here: the grants of all tasks of
+an event loop are published to one connection, its inbox.
 """
 
 from __future__ import annotations
@@ -11,180 +12,228 @@ import math
 import time
 from asyncio import AbstractEventLoop
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from locking.backends.redis.connection import Connection, Refused, Script, Undo, may_repeat
-from locking.backends.redis.scripts import KEEP, RECHECK_DELAY, RELEASE, TAKE, script_for
-from locking.backends.redis.shared import SharedConnection
-from locking.backends.redis.waiters import Waiter, Waiters
+import hiredis
+
+from locking.backends.redis.connection import NO_REPLY, Connection
+from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.scripts import MAX_SLEEP, RECHECK_DELAY
 from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
-from locking.threads import start_thread
 
 if TYPE_CHECKING:
     from locking.backends.redis.backend import RedisBackend
 
 
-class LoopClient:
-    """The connection and the waiters of one event loop."""
+class Waiter:
+    """A claim that waits for a message from Redis, or to be woken without one."""
+
+    __slots__ = ("_woken", "claim", "entry", "is_recheck", "message")
+
+    def __init__(self, claim: Claim, entry: str) -> None:
+        self.claim = claim
+        self.entry = entry
+        """The entry in Redis's queue."""
+        self.is_recheck = False
+        """True if it was woken to ask whether the present grant has ended."""
+        self.message = ""
+        self._woken = asyncio.Event()
+
+    def wake(self, message: str = "") -> None:
+        """End the present wait, or the next one."""
+        self.message = message or self.message
+        self._woken.set()
+
+    async def wait(self) -> str:
+        """Return the message, or "" if woken without one."""
+        await self._woken.wait()
+        self._woken.clear()
+        message, self.message = self.message, ""
+        return message
+
+
+class _Queue:
+    """The waiters for one name, in the order of their arrival."""
+
+    __slots__ = ("due", "timer", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[Waiter, None] = {}
+        self.due = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Inbox:
+    """The waiting tasks of an event loop, and the connection on which their grants arrive.
+
+    Only the first waiter of a name asks again when the present grant should have ended: its script
+    serves the whole queue in Redis.
+    """
 
     def __init__(self, backend: RedisBackend) -> None:
-        self.waiters = Waiters()
-        self._pool = backend.pool
-        self.shared: SharedConnection | None = None
         self.channel = ""
         """The same for all connections, because the entries in Redis's queues name it."""
-        self._opening: asyncio.Future[Connection] | None = None
+        self._helper = backend.helper
+        self._pool = backend.pool
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._by_owner: dict[str, Waiter] = {}
+        self._queues: dict[str, _Queue] = {}
 
-    async def connection(self) -> SharedConnection:
-        """Return the open connection; open one if there is none."""
-        while self.shared is None or self.shared.closed:
-            self._pool.raise_if_open()
-            if self._opening is None:
-                open_one = partial(self._pool.open, self.channel)
-                self._opening = asyncio.wrap_future(start_thread(open_one))
-                self._opening.add_done_callback(self._opened)  # if all that wait are cancelled
-            opening = self._opening
-            await asyncio.shield(opening)
-            # The callback may not have run yet. Waiting for a finished future does not yield to
-            # it: this loop, and with it the event loop, would never end.
-            self._opened(opening)
-        return self.shared
+    async def open(self) -> None:
+        """Subscribe to the channel, unless it is subscribed."""
+        async with self._opening:
+            if self._connection is None:
+                self._pool.raise_if_open()
+                opened = await self._helper.run(partial(_subscribed, self._pool, self.channel))
+                opened.set_nonblocking()
+                self._connection, self.channel = opened, opened.channel
+                self._loop.add_reader(opened.fileno(), self._read, opened, opened.fileno())
 
-    def _opened(self, opening: asyncio.Future[Connection]) -> None:
-        if self._opening is not opening:
-            return  # a task or the callback was here before
-        self._opening = None
-        if opening.exception() is None:
-            connection = opening.result()
-            self.channel = connection.channel
-            deliver, rejoin = self.waiters.deliver, self.waiters.rejoin_all
-            self.shared = SharedConnection(connection, deliver, rejoin)
+    def _read(self, connection: Connection, fd: int) -> None:
+        try:
+            connection.receive()
+            while (item := connection.next_reply()) is not NO_REPLY:
+                if isinstance(item, hiredis.PushNotification) and item[0] == "message":
+                    self._deliver(item[2])
+        except LockUnavailable:
+            self._loop.remove_reader(fd)  # closed, the connection does not know it
+            self._connection = None
+            for waiter in list(self._by_owner.values()):
+                waiter.wake()  # to ask again, because a message may be lost
+
+    def _deliver(self, message: str) -> None:
+        waiter = self._by_owner.get(message.split(" ", 2)[2])
+        if waiter is not None:  # else it has left
+            waiter.wake(message)
 
     def close(self) -> None:
-        """Close the connection."""
-        if self.shared is not None:
-            self.shared.end(EOFError("the backend was closed"))
+        """Close the connection; waiters open another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._loop.remove_reader(connection.fileno())
+            connection.close()
+        for waiter in list(self._by_owner.values()):
+            waiter.wake()
+
+    def add(self, waiter: Waiter) -> None:
+        """Let messages and rechecks find the waiter."""
+        self._by_owner[waiter.claim.owner] = waiter
+        self._queues.setdefault(waiter.claim.name, _Queue()).waiters[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forget the waiter; another one asks again in its place."""
+        claim = waiter.claim
+        self._by_owner.pop(claim.owner, None)
+        queue = self._queues[claim.name]
+        queue.waiters.pop(waiter, None)
+        if not queue.waiters:
+            del self._queues[claim.name]
+            if queue.timer is not None:
+                queue.timer.cancel()
+        elif queue.timer is None:
+            self.recheck_at(claim.name, time.monotonic() + RECHECK_DELAY)
+
+    def recheck_at(self, name: str, when: float) -> None:
+        """Let the first waiter of the name ask again at this monotonic time, or before."""
+        queue = self._queues[name]
+        if queue.timer is not None:
+            if queue.due <= when:
+                return
+            queue.timer.cancel()
+        queue.due = when
+        pause = min(max(0.0, when - time.monotonic()), MAX_SLEEP)
+        queue.timer = self._loop.call_later(pause, self._recheck, queue)
+
+    def _recheck(self, queue: _Queue) -> None:
+        queue.timer = None
+        first = next(iter(queue.waiters))
+        first.is_recheck = True
+        first.wake()
+
+    def rejoin(self, name: str) -> None:
+        """Let all waiters of the name ask again, in their order: Redis has lost its queue."""
+        for waiter in list(self._queues[name].waiters):
+            waiter.wake()
+
+
+def _subscribed(pool: ConnectionPool, channel: str) -> Connection:
+    connection = pool.open(channel)
+    connection.command("PING")  # its reply comes after that to SUBSCRIBE
+    return connection
 
 
 class AsyncRedis:
-    """The asyncio operations of a `RedisBackend`."""
+    """The waits of tasks for the locks of a `RedisBackend`."""
 
     def __init__(self, backend: RedisBackend) -> None:
         self._backend = backend
-        self.clients: dict[AbstractEventLoop, LoopClient] = {}
+        self.inboxes: dict[AbstractEventLoop, Inbox] = {}
         """By event loop, until another loop starts after its end."""
 
     def reset(self) -> None:
         """Forget the parent's connections in a forked child; the pool abandons them."""
-        self.clients = {}
+        self.inboxes = {}
 
     def close(self) -> None:
         """Close the connections of all event loops."""
-        clients, self.clients = self.clients, {}
-        for loop, client in clients.items():
+        for loop, inbox in list(self.inboxes.items()):
             if loop.is_running():
-                loop.call_soon_threadsafe(client.close)
+                loop.call_soon_threadsafe(inbox.close)
             else:
-                client.close()
+                inbox.close()
 
-    def _client(self) -> LoopClient:
+    def _inbox(self) -> Inbox:
         loop = asyncio.get_running_loop()
-        client = self.clients.get(loop)
-        if client is None:
-            for ended in [known for known in list(self.clients) if known.is_closed()]:
-                if left := self.clients.pop(ended, None):  # another thread may do the same
+        inbox = self.inboxes.get(loop)
+        if inbox is None:
+            for ended in [known for known in list(self.inboxes) if known.is_closed()]:
+                if left := self.inboxes.pop(ended, None):  # another thread may do the same
                     left.close()
-            client = self.clients[loop] = LoopClient(self._backend)
-        return client
+            inbox = self.inboxes[loop] = Inbox(self._backend)
+        return inbox
 
     async def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or wait until a release grants it to this claim."""
         until = time.monotonic() + timeout
-        client = self._client()
-        await client.connection()
-        waiter = Waiter(claim, self._backend.entry(claim, client.channel) if timeout > 0 else "")
-        timer = None
-        if 0 < timeout < math.inf:
-            timer = asyncio.get_running_loop().call_later(timeout, waiter.wake)
-        client.waiters.add(waiter)
+        backend, inbox, entry = self._backend, self._inbox(), ""
         try:
-            return await self._wait(client, waiter, until)
-        except BaseException:  # without an await, so that another cancellation changes nothing
-            assert client.shared is not None  # `connection` has opened it
-            packed = self._backend.packed_release(claim, waiter.entry)
-            client.shared.send(packed, partial(self._repeat, claim, waiter.entry))
+            if timeout <= 0 or not inbox.channel:  # most locks are free: needs no inbox
+                asked = await backend.helper.run(partial(backend.ask, claim, ""))
+                if asked.grant is not None or timeout <= 0:
+                    return asked.grant
+                await inbox.open()
+            entry = backend.entry(claim, inbox.channel)
+            return await self._wait(inbox, Waiter(claim, entry), until)
+        except BaseException as error:
+            # Runs after the request that may still be running. Not awaited, so that another
+            # cancellation changes nothing.
+            backend.helper.submit(partial(backend.abandon, claim, entry, error))
             raise
+
+    async def _wait(self, inbox: Inbox, waiter: Waiter, until: float) -> Grant | None:
+        backend, claim, entry, timer = self._backend, waiter.claim, waiter.entry, None
+        if until < math.inf:
+            timer = asyncio.get_running_loop().call_later(until - time.monotonic(), waiter.wake)
+        inbox.add(waiter)
+        try:
+            while True:
+                await inbox.open()
+                asked = await backend.helper.run(partial(backend.ask, claim, entry))
+                if waiter.is_recheck and asked.is_new:
+                    inbox.rejoin(claim.name)
+                waiter.is_recheck = False
+                if asked.grant is not None:
+                    return asked.grant
+                inbox.recheck_at(claim.name, asked.recheck_at)
+                if message := await waiter.wait():
+                    if (grant := backend.grant_of_message(claim, message, asked)) is not None:
+                        return grant
+                elif time.monotonic() >= until:
+                    return await backend.helper.run(partial(backend.leave, claim, entry))
         finally:
-            client.waiters.remove(waiter)
+            inbox.remove(waiter)
             if timer is not None:
                 timer.cancel()
-
-    def _repeat(self, claim: Claim, entry: str, reply: Any) -> None:
-        if isinstance(reply, Exception):
-            self._backend.repeat_release(claim, entry)
-
-    async def _wait(self, client: LoopClient, waiter: Waiter, until: float) -> Grant | None:
-        backend, claim, waiters = self._backend, waiter.claim, client.waiters
-        while True:
-            sent = time.monotonic()
-            args = backend.take_args(claim, waiter.entry)
-            undo = partial(backend.packed_release, claim, waiter.entry)
-            (token, left, ticks, _, is_new, *holder), _ = await self._run(
-                client, TAKE, claim, *args, undo=undo
-            )
-            if waiter.is_recheck and is_new:
-                waiters.rejoin(claim.name)
-            waiter.is_recheck = False
-            if token:
-                return backend.grant(claim, token, sent + left / 1000)
-            if not waiter.entry:
-                claim.holder = backend.holder(claim, holder)
-                return None
-            if claim.trace is not None:
-                claim.holder = backend.holder(claim, holder)
-            waiters.recheck_at(claim.name, sent + left / 1000 + RECHECK_DELAY)
-            message = await waiter.wait()
-            if message is not None:
-                token, granted = message
-                grant = backend.grant_of_message(claim, token, sent, granted - ticks)
-                if grant is not None:
-                    return grant
-            elif time.monotonic() >= until:
-                args = backend.release_args(waiter.entry)
-                claim.holder = backend.holder(
-                    claim, (await self._run(client, RELEASE, claim, *args))[0]
-                )
-                return None
-
-    async def release(self, claim: Claim) -> None:
-        """Release the lock; a release without a reply is repeated in the background."""
-        args = self._backend.release_args("")
-        try:
-            held, resent = await self._run(self._client(), RELEASE, claim, *args)
-        except BaseException:
-            self._backend.repeat_release(claim, "")
-            raise
-        # After a lost reply, "not the owner" is what the first release left behind.
-        if not held and not resent:
-            raise claim.lost()
-
-    async def set_depth(self, claim: Claim, depth: int) -> None:
-        """Store the depth of re-entry in the lock's hash."""
-        if not (await self._run(self._client(), KEEP, claim, "count", str(depth)))[0]:
-            raise claim.lost()
-
-    async def _run(
-        self, client: LoopClient, script: Script, claim: Claim, *args: str, undo: Undo = None
-    ) -> tuple[Any, bool]:
-        """Return the script's reply, and whether it was sent twice because a reply was lost."""
-        keys, script = self._backend.keys(claim.name), script_for(script, claim.name)
-        shared = await client.connection()
-        try:
-            return await shared.run(script, keys, (claim.owner, *args), undo), False
-        except LockUnavailable as error:
-            if not may_repeat(error):
-                raise
-            is_lost = not isinstance(error, Refused)
-        shared = await client.connection()
-        return await shared.run(script, keys, (claim.owner, *args), undo), is_lost

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
@@ -53,6 +53,22 @@ from locking.backends.redis.server_check import server_problem
 from locking.claims import Capabilities, Claim, Grant, Held, other_slots
 from locking.exceptions import LockUnavailable
 from locking.names import SHARED
+
+
+class Asked(NamedTuple):
+    """The reply to a claim that asked for its lock."""
+
+    grant: Grant | None
+    sent: float
+    """Monotonic time before the request."""
+    ticks: int
+    """Redis's time at the reply."""
+    recheck_at: float
+    """Monotonic time at which the present grant should have ended."""
+    place: int
+    """Number of waiters before it."""
+    is_new: bool
+    """True if Redis knew neither a grant nor an entry of the claim."""
 
 
 class RedisBackend(Backend):
@@ -101,7 +117,8 @@ class RedisBackend(Backend):
         self._clock = f"{self._prefix}clock"
         self._is_cluster = isinstance(self.pool, Cluster)
         self._replicas = self.options["REPLICAS"]
-        self._uses_threads = self._is_cluster or self._replicas > 0  # WAIT stops a connection
+        # A node of a Cluster publishes a grant even to waiters that it takes for unconnected.
+        self._asks_again = self._is_cluster or self._replicas > 0
         self._floor = 0
         self._guard = threading.Lock()
         self._aio = AsyncRedis(self)
@@ -126,42 +143,23 @@ class RedisBackend(Backend):
             entry = self.entry(claim, connection.channel)
         try:
             return self._wait(pool, claim, connection, entry, until)
-        except Disconnected:
-            self.repeat_release(claim, entry)
-            raise
-        except BaseException:
-            with suppress(LockUnavailable):
-                self._release(claim, entry)
+        except BaseException as error:
+            self.abandon(claim, entry, error)
             raise
 
     def _wait(
         self, pool: ConnectionPool, claim: Claim, connection: Connection, entry: str, until: float
     ) -> Grant | None:
         while True:
-            sent = time.monotonic()
-            args = self.take_args(claim, entry)
-            undo = partial(self.packed_release, claim, entry)
-            connection, reply = self._ask(connection, TAKE, claim, *args, undo=undo)
-            token, left, ticks, place, is_new, *holder = reply
-            if token:
-                if self._replicas and not is_new:
-                    # The script of another connection granted it: WAIT needs a write of its own.
-                    connection, _ = self._ask(connection, KEEP, claim, "count", "1")
-                acknowledged = self._acknowledged(connection)
+            connection, asked = self._ask_for(claim, entry, connection)
+            if asked.grant is not None or not entry:
                 pool.give(connection)
-                self._require_replicas(acknowledged)
-                return self.grant(claim, token, sent + left / 1000)
-            if not entry:
-                pool.give(connection)
-                claim.holder = self.holder(claim, holder)
-                return None
-            if claim.trace is not None:
-                claim.holder = self.holder(claim, holder)
-            recheck = sent + left / 1000 + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
+                return asked.grant
+            recheck = asked.recheck_at + min(asked.place * STAGGER, MAX_STAGGER)
             claim.interrupt = connection.interrupt
             try:
                 message = self._wait_for_message(
-                    claim, connection, min(until, recheck, sent + MAX_SLEEP)
+                    claim, connection, min(until, recheck, asked.sent + MAX_SLEEP)
                 )
             except Disconnected:
                 if claim.cancelled.is_set():
@@ -171,15 +169,53 @@ class RedisBackend(Backend):
                 continue
             finally:
                 claim.end_wait()
-            if message is not None:
-                token, granted = message
-                grant = self.grant_of_message(claim, token, sent, granted - ticks)
-                if grant is not None:
+            if message:
+                if (grant := self.grant_of_message(claim, message, asked)) is not None:
                     pool.give(connection)
                     return grant
             elif claim.cancelled.is_set() or time.monotonic() >= until:
                 self._withdraw(pool, claim, connection, entry)
                 return None
+
+    def _ask_for(
+        self, claim: Claim, entry: str, connection: Connection
+    ) -> tuple[Connection, Asked]:
+        """Ask for the lock and, with an entry, for a place in the queue."""
+        sent = time.monotonic()
+        undo = partial(self.packed_release, claim, entry)
+        connection, reply = self._ask(
+            connection, TAKE, claim, *self.take_args(claim, entry), undo=undo
+        )
+        token, left, ticks, place, is_new, *holder = reply
+        grant, ends = None, sent + left / 1000
+        if token:
+            if self._replicas and not is_new:
+                # The script of another connection granted it: WAIT needs a write of its own.
+                connection, _ = self._ask(connection, KEEP, claim, "count", "1")
+            self._require_replicas(self._acknowledged(connection))
+            grant = self.grant(claim, token, ends)
+        elif not entry or claim.trace is not None:
+            claim.holder = self.holder(claim, holder)
+        return connection, Asked(grant, sent, ticks, ends + RECHECK_DELAY, place, bool(is_new))
+
+    def ask(self, claim: Claim, entry: str) -> Asked:
+        """Ask for the lock once, for a task."""
+        pool = self.pool.of(claim.name)
+        connection, asked = self._ask_for(claim, entry, pool.get())
+        pool.give(connection)
+        return asked
+
+    def leave(self, claim: Claim, entry: str) -> None:
+        """Leave the queue, for a task; a grant that arrived meanwhile goes to the next waiter."""
+        claim.holder = self.holder(claim, self._release(claim, entry)[0])
+
+    def abandon(self, claim: Claim, entry: str, error: BaseException) -> None:
+        """Withdraw what the claim may hold after an error, without another one."""
+        if isinstance(error, Disconnected):
+            self.repeat_release(claim, entry)
+        else:
+            with suppress(LockUnavailable):
+                self._release(claim, entry)
 
     def _acknowledged(self, connection: Connection) -> int:
         """Return the number of replicas that have the last write of the connection."""
@@ -194,36 +230,22 @@ class RedisBackend(Backend):
                 f"{acknowledged} of {self._replicas} REPLICAS acknowledged the grant."
             )
 
-    def _wait_for_message(
-        self, claim: Claim, connection: Connection, until: float
-    ) -> tuple[int, int] | None:
-        """Return the token (0: try again) and the time of the message for this claim, or None."""
+    def _wait_for_message(self, claim: Claim, connection: Connection, until: float) -> str:
+        """Return the message for this claim, or ""."""
         while not claim.cancelled.is_set():
-            message = connection.wait_for_push(until)
-            if message is None:
-                return None
-            token, ticks, owner = message[2].split(" ", 2)
-            if owner == claim.owner:
-                return int(token), int(ticks)
-        return None
+            push = connection.wait_for_push(until)
+            if push is None:
+                break
+            message: str = push[2]
+            if message.split(" ", 2)[2] == claim.owner:
+                return message
+        return ""
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Acquire the lock for a task, on the connection of its event loop."""
-        if self._uses_threads:
+        """Acquire the lock for a task. Of a Cluster, one task of a name waits in a thread."""
+        if self._is_cluster:
             return await super().aacquire(claim, timeout)
         return await self._aio.acquire(claim, timeout)
-
-    async def arelease(self, claim: Claim, token: int) -> None:
-        """Release the lock of a task; see `release`."""
-        if self._uses_threads:
-            return await super().arelease(claim, token)
-        await self._aio.release(claim)
-
-    async def aset_depth(self, claim: Claim, token: int, depth: int) -> None:
-        """Store the depth of re-entry in the lock's hash."""
-        if self._uses_threads:
-            return await super().aset_depth(claim, token, depth)
-        await self._aio.set_depth(claim, depth)
 
     def entry(self, claim: Claim, channel: str) -> str:
         """Return the claim's entry in the queue; a grant is published to `channel`."""
@@ -239,15 +261,16 @@ class RedisBackend(Backend):
         """Return the arguments of RELEASE after the owner."""
         return self._ticks(), self._fair, entry
 
-    def grant_of_message(self, claim: Claim, token: int, sent: float, ticks: int) -> Grant | None:
-        """Return the grant that was published `ticks` after the reply to a request of `sent`.
+    def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
+        """Return the grant that was published in "token ticks owner".
 
         None if the claim must ask again: the message has no token, its time is not plausible
         because this process was paused or Redis's clock was set, replicas have to acknowledge the
-        grant, or a Cluster sent it, whose other nodes deliver it even to waiters that were skipped.
+        grant, or a Cluster sent it.
         """
-        now, since = time.monotonic(), sent + ticks * TICK
-        if not token or self._uses_threads or abs(now - since) >= claim.ttl / 10:
+        token, ticks = map(int, message.split(" ", 2)[:2])
+        now, since = time.monotonic(), asked.sent + (ticks - asked.ticks) * TICK
+        if not token or self._asks_again or abs(now - since) >= claim.ttl / 10:
             return None
         return self.grant(claim, token, min(now, since) + claim.ttl)
 

@@ -137,14 +137,10 @@ class Connection:
             encoding="utf-8", errors="surrogateescape", notEnoughData=NO_REPLY
         )
         try:
-            pool: Any = redis.ConnectionPool.from_url(
-                url,
-                socket_timeout=timeout,
-                socket_connect_timeout=connect_timeout,
-                retry=Retry(NoBackoff(), 0),
-                **MINIMAL_HANDSHAKE,
-            )
-            self._connection = pool.make_connection()
+            parts: Any = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+            parts |= MINIMAL_HANDSHAKE | {"retry": Retry(NoBackoff(), 0)}
+            parts |= {"socket_timeout": timeout, "socket_connect_timeout": connect_timeout}
+            self._connection = parts.pop("connection_class", redis.Connection)(**parts)
             self._connection.connect()
         except (redis.RedisError, OSError, ValueError) as error:
             self._report_timeout(error)
@@ -156,6 +152,8 @@ class Connection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self.socket.settimeout(None)
+        self._waits = True
+        self._pending = getattr(self.socket, "pending", int)  # what TLS has already decoded
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
         self.hello_pending = bool(channel)
@@ -177,20 +175,25 @@ class Connection:
             self._fail(error)
             raise
 
+    def set_nonblocking(self) -> None:
+        """Let `receive` read what has arrived, and not wait."""
+        self.socket.setblocking(False)
+        self._waits = False
+
     def receive(self) -> None:
         """Read what has arrived, or what arrives first within the timeout."""
         try:
             data = self.socket.recv(READ_SIZE)
+            while data and self._pending():
+                data += self.socket.recv(READ_SIZE)
             if not data:
                 raise EOFError("the server closed it")
             self._reader.feed(data)
         except self.close_on as error:
+            if not self._waits and isinstance(error, BlockingIOError | ssl.SSLWantReadError):
+                return
             self._fail(error)
             raise
-
-    def feed(self, data: bytes) -> None:
-        """Add data that was read from the socket."""
-        self._reader.feed(data)
 
     def next_reply(self) -> Any:
         """Return the next reply or push that was read, else NO_REPLY. Errors are returned."""
@@ -226,8 +229,7 @@ class Connection:
         return True
 
     def _readable(self, seconds: float) -> bool:
-        pending = getattr(self.socket, "pending", None)  # what TLS has already decoded
-        if pending is not None and pending():
+        if self._pending():
             return True
         try:
             return bool(self._poll.poll(seconds * 1000))

@@ -23,7 +23,6 @@ from loadtest.torture.runner import Torture
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection
 from locking.backends.redis.scripts import RELEASE
-from locking.backends.redis.shared import SharedConnection
 from locking.backends.redlock import RedLockBackend
 from locking.claims import Held
 from locking.exceptions import LockUnavailable
@@ -123,16 +122,12 @@ def b2() -> None:
 def b5() -> None:
     """Leave an acquire without a reply as it is."""
 
-    def run(self: Connection, script: Any, keys: Any, args: Any = (), undo: Any = None) -> Any:
-        return original(self, script, keys, args)
-
-    async def run_in_loop(
-        self: SharedConnection, script: Any, keys: Any, args: Any, undo: Any = None
+    def run(
+        self: Connection, script: Any, keys: Any, args: Any = (), undo: Any = None, *limit: float
     ) -> Any:
-        return await original_in_loop(self, script, keys, args)
+        return original(self, script, keys, args, None, *limit)
 
     original = swap(Connection, "run", run)
-    original_in_loop = swap(SharedConnection, "run", run_in_loop)
     swap(RedisBackend, "repeat_release", lambda self, claim, entry: None)
 
 

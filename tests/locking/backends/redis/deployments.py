@@ -104,9 +104,14 @@ def store(request: pytest.FixtureRequest) -> Iterator[Deployment]:
             group = request.getfixturevalue(request.param.replace("-", "_"))
         deployment = serve(request.param, group, stack)
         masters = group.masters if isinstance(group, RedisCluster) else [deployment.master]
-        for master in masters:
-            assert master.send(b"FLUSHALL\r\n") == b"+OK\r\n"
+
+        def flush() -> None:
+            for master in masters:
+                assert master.send(b"FLUSHALL\r\n") == b"+OK\r\n"
+
+        flush()
         yield deployment
+        flush()
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""Asyncio tasks on a real Redis: one connection, no threads, and no traces of cancelled tasks."""
+"""Asyncio tasks on a real Redis: one inbox, no threads, and no traces of cancelled tasks."""
 
 import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockUnavailable
 from locking.backends.redis import aio
 from locking.backends.redis.backend import RedisBackend
-from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import Connect, claim, connect, server, waiting
 from tests.locking.calls import store_of
 
@@ -76,40 +73,6 @@ def test_waiters_share_one_thread_and_are_served_in_order(
     assert order == list(range(number))
     assert threads <= 0
     assert size < 8192 or number < 1000, "too few waiters for a figure"
-    assert not backend.inspect()
-
-
-def test_acquire_between_opening_and_its_callback_does_not_spin(
-    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The task `late` runs when the connection is open, but its callback has not run yet."""
-    rounds = 0
-
-    def open_now(call: Callable[[], Any]) -> Future[Any]:
-        done = Future[Any]()
-        done.set_result(call())
-        return done
-
-    def counted() -> None:
-        nonlocal rounds
-        rounds += 1
-        assert rounds < 100, "the loop waits without yielding"
-
-    monkeypatch.setattr(aio, "start_thread", open_now)
-    monkeypatch.setattr(backend.pool, "raise_if_open", counted)
-
-    async def use(name: str) -> None:
-        async with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
-            pass
-
-    async def late() -> None:
-        await asyncio.sleep(0)  # the future is set before the next step, its callbacks after it
-        await use("late")
-
-    async def main() -> None:
-        await asyncio.gather(use("first"), late())
-
-    asyncio.run(main())
     assert not backend.inspect()
 
 
@@ -185,46 +148,44 @@ def test_cancellation_at_any_await_leaves_nothing_behind(backend: RedisBackend, 
     until(lambda: backend.pending_releases.is_idle, "no release left")
 
 
-def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
-    server: Redis, connect: Connect
-) -> None:
-    """A release on a new connection arrives before the late acquire."""
-    direct = connect(server.url)
-
-    async def acquire(backend: RedisBackend, proxy: InterceptingProxy) -> threading.Event:
-        async with store_of(backend).lock(NAME):
-            pass
-        held = proxy.hold_open_connections()
-        with pytest.raises(LockUnavailable, match="did not reply"):
-            await backend.aacquire(claim(), 0)
-        return held
-
-    with InterceptingProxy(server.port) as proxy, client.Redis.from_url(server.url) as raw:
-        backend = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=0.5)
-        held = asyncio.run(acquire(backend, proxy))
-        until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
-        clock = backend.keys(NAME)[2]
-        before = raw.get(clock)
-        held.set()
-        until(lambda: raw.get(clock) != before, "the late acquire arriving")
-        until(lambda: not direct.inspect(), "no lock left")
-
-
-def test_two_threads_drop_the_client_of_an_ended_loop(backend: RedisBackend) -> None:
+def test_two_threads_drop_the_inbox_of_an_ended_loop(backend: RedisBackend) -> None:
     """Each request of a threaded server may run an event loop of its own."""
-
     shared = aio.AsyncRedis(backend)
 
     class Ended:
         def is_closed(self) -> bool:
-            shared.clients.pop(self)  # the other thread does the same
+            shared.inboxes.pop(self)  # the other thread does the same
             return True
 
     async def acquire() -> None:
-        shared.clients[Ended()] = aio.LoopClient(backend)
+        shared.inboxes[Ended()] = aio.Inbox(backend)
         asked = claim()
         assert await shared.acquire(asked, 0)
-        await shared.release(asked)
+        backend.release(asked, 0)
         shared.close()
 
     asyncio.run(acquire())
+
+
+def test_lost_inbox_is_replaced_and_waiters_keep_their_places(
+    server: Redis, backend: RedisBackend
+) -> None:
+    order = list[int]()
+
+    async def wait(place: int) -> None:
+        async with store_of(backend).lock(NAME, timeout=WAIT_TIMEOUT):
+            order.append(place)
+
+    async def main() -> None:
+        with client.Redis.from_url(server.url) as raw:
+            async with store_of(backend).lock(NAME, ttl=60):
+                tasks = []
+                for place in range(3):
+                    tasks.append(asyncio.create_task(wait(place)))
+                    await soon(lambda place=place: waiting(backend) == place + 1)
+                assert raw.client_kill_filter(_type="pubsub", skipme=True)
+                await soon(lambda: raw.pubsub_channels())
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert order == [0, 1, 2]
