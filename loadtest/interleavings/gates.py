@@ -23,8 +23,7 @@ from loadtest.interleavings.worlds import World
 from locking.backends.database import waiting
 from locking.backends.database.session import SQLiteSession
 from locking.backends.redis.connection import Connection, Disconnected
-from locking.backends.redlock.master import MasterConnection
-from locking.backends.redlock.quorum import Quorum
+from locking.backends.redlock.quorum import MasterConnection, Quorum
 from locking.claims import LazyEvent
 
 MAX_POLLS = 1

@@ -97,6 +97,9 @@ def messages() -> dict[str, tuple[str, str]]:
                 f"`redis`: {refused}",
                 LOCKS={"redis": entry("redis", LOCATION=server.url)},
             )
+    down = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
+    unset = {"redlock": entry("redlock", LOCATION=down)}
+    provoke("`redlock`: no `RESTART_DELAY`", LOCKS=unset)
     return rows
 
 

@@ -10,15 +10,15 @@ and the claim tries again after a random pause.
         "LOCATION": ["redis://one", "redis://two", "redis://three"],   # odd, independent
         "OPTIONS": {
             "NODE_TIMEOUT": 0.05,    # seconds in which a master must reply
-            "RESTART_DELAY": 6.0,    # see below; 0 by default
+            "RESTART_DELAY": 6.0,    # see below
             "PREFIX": "redlock:",    # of the keys
         },
     }
 
 Delayed restart. A master that restarts without its keys can vote twice, so two claims can have a
 majority. Set RESTART_DELAY to the longest ttl in use: a restarted master then gets no vote until
-every grant from before its restart has ended. New, empty masters grant nothing for that time. Use 0
-only if `appendfsync always` keeps the keys.
+every grant from before its restart has ended. New, empty masters grant nothing for that time. Write
+0, the default, only if `appendfsync always` keeps the keys: without the option, a check warns.
 
 RedLock does not prevent two failures: a master whose clock jumps forward deletes its keys early,
 and a paused holder does not notice the end of its lease. It has no fencing token either, because
@@ -34,12 +34,14 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as CheckWarning
 from django.utils.translation import gettext_noop
 
 from locking.backends.base import Backend
@@ -48,10 +50,17 @@ from locking.backends.options import seconds, text
 from locking.backends.pending_releases import PendingReleases
 from locking.backends.pool import IdlePool
 from locking.backends.redis.addresses import url_problem
-from locking.backends.redis.connection import Script, milliseconds, pack
+from locking.backends.redis.connection import Connection, Script, milliseconds, pack
 from locking.backends.redis.server_check import server_problem
-from locking.backends.redlock.master import Master, MasterConnection
-from locking.backends.redlock.quorum import Quorum, Votes
+from locking.backends.redlock.quorum import (
+    CONNECT_TIMEOUT,
+    NO,
+    YES,
+    MasterConnection,
+    Quorum,
+    Votes,
+    count,
+)
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.names import is_number
@@ -97,16 +106,6 @@ class RedLockBackend(Backend):
         self._prefix = options["PREFIX"]
         self.pool: IdlePool[Quorum] = IdlePool(MAX_IDLE)
         self.pending_releases = PendingReleases()
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Abandon the parent's connections; also creates the first state."""
-        super().reset_after_fork()
-        self.pool.reset_after_fork()
-        self._masters = [Master(url, self._restart_delay) for url in self.location]
-        self._majority = len(self._masters) // 2 + 1
-        self._pinned: dict[str, Quorum] = {}
-        """The quorum of a grant, by owner: a slow master may still have to read its SET."""
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
@@ -137,12 +136,20 @@ class RedLockBackend(Backend):
 
     @classmethod
     def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check each master like the server of the `redis` backend."""
-        return [
+        """Check each master like the server of the `redis` backend, and that a restart is safe."""
+        found: list[CheckMessage] = [
             Error(f"LOCKS[{alias!r}] LOCATION {_address(url)} {why[1]}", id=f"locking.{why[0]}")
             for url in conf["LOCATION"]
             if (why := server_problem(url))
         ]
+        if "RESTART_DELAY" not in (conf.get("OPTIONS") or {}):
+            text = (
+                f"LOCKS[{alias!r}] RESTART_DELAY is not set: a master that restarts without its "
+                "keys votes twice. Give the longest ttl in use, or 0 if `appendfsync always` "
+                "keeps the keys."
+            )
+            found.append(CheckWarning(text, id="locking.W036"))
+        return found
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Ask all masters until a majority grants, or for `timeout` seconds."""
@@ -158,13 +165,14 @@ class RedLockBackend(Backend):
                 started = time.monotonic()
                 votes = quorum.ask(voters, self._take(claim, token), node_timeout)
                 now = time.monotonic()
-                if len(votes.yes) >= quorum.majority and now < started + validity:
-                    quorum.pinned_until = started + validity
-                    self._pinned[claim.owner] = quorum
+                if count(votes, YES) >= quorum.majority and now < started + validity:
+                    self.pool.give(quorum)
                     return Grant(token, started + validity)
-                # A master that did not reply may have granted; one that voted no has not.
-                quorum.undo([v for v in voters if v not in votes.no], self._undo(claim, token))
-                if votes.answered >= quorum.majority:
+                # A master that did not reply may have granted; one with another reply has not.
+                undo = self._undo(claim, token)
+                for url in quorum.undo([v for v in voters if votes.get(v, 1) in YES], undo):
+                    self.pending_releases.add(partial(_send, url, undo), claim.ttl)
+                if count(votes, YES + NO) >= quorum.majority:
                     failures, failing_since = 0, math.inf
                     if now >= until:
                         break
@@ -172,7 +180,7 @@ class RedLockBackend(Backend):
                     failures, failing_since = failures + 1, min(failing_since, started)
                     # At least twice: connections may have been lost while they were idle.
                     if failures > 1 and now >= min(until, failing_since + self._majority_timeout):
-                        error = self._unavailable(quorum, votes.answered)
+                        error = self._unavailable(quorum, votes)
                         break
                 pause = random.uniform(*RETRY_DELAY)
                 claim.cancelled.wait(pause if failures else min(pause, until - now))
@@ -180,8 +188,7 @@ class RedLockBackend(Backend):
                 # broken connection, and must not affect this one.
                 token = clock_token()
         except BaseException:
-            quorum.send_and_reset(self._undo(claim, token))
-            self.pool.give(quorum)
+            quorum.send_and_close(self._undo(claim, token))
             raise
         self.pool.give(quorum)
         if error is not None:
@@ -193,55 +200,61 @@ class RedLockBackend(Backend):
 
         Without one, the release is repeated in the background.
         """
-        pinned = self._pinned.pop(claim.owner, None)
         try:
-            self._release(claim, token, pinned or self._borrow())
+            self._ask_holders(claim, self._undo(claim, token), self._majority_timeout)
         except LockUnavailable:
-            self.pending_releases.add(lambda: self._release_later(claim, token), claim.ttl)
+            self.pending_releases.add(partial(self._release_later, claim, token), claim.ttl)
             raise
 
     def _release_later(self, claim: Claim, token: int) -> None:
         with suppress(LockLost):
-            self._release(claim, token, self._borrow())
-
-    def _release(self, claim: Claim, token: int, quorum: Quorum) -> None:
-        with quorum.mutex:
-            votes = quorum.ask_all(self._undo(claim, token), self._majority_timeout)
-        self.pool.give(quorum)
-        self._judge(claim, quorum, votes)
+            self._ask_holders(claim, self._undo(claim, token), self._majority_timeout)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant on a majority."""
-        validity = self._validity(ttl)
+        validity, started = self._validity(ttl), time.monotonic()
         values = [_value(claim, token), milliseconds(ttl)]
         packed = _EXTEND.pack([self._prefix + claim.name], values, whole=True)
-        if quorum := self._pinned.get(claim.owner):
-            with quorum.mutex:
-                if self._pinned.get(claim.owner) is quorum:  # not released meanwhile
-                    started = time.monotonic()
-                    self._judge(claim, quorum, quorum.ask_all(packed, self._node_timeout))
-                    quorum.pinned_until = started + validity
-                    return quorum.pinned_until
-        raise claim.lost()
+        self._ask_holders(claim, packed, self._node_timeout)
+        return started + validity
+
+    def _ask_holders(self, claim: Claim, packed: bytes, timeout: float) -> None:
+        """Send a command of a holder to all masters; raise unless it succeeds on a majority."""
+        with self._borrowed() as quorum:
+            votes = quorum.ask_all(packed, timeout)
+        if count(votes, YES) >= quorum.majority:
+            return
+        if count(votes, NO) > len(quorum.urls) - quorum.majority:
+            raise LockLost(
+                f"{claim.name!r} is not held by {claim.owner} on a majority of the masters."
+            )
+        raise self._unavailable(quorum, votes)
 
     def inspect(self) -> list[Held]:
-        """Return the locks that may have a majority. Scans every key of every master.
+        """Return the locks that may have a majority. Scans every key of every master."""
+        return self._held(re.sub(r"([][*?\\])", r"\\\1", self._prefix) + "*")
+
+    def holders(self, name: str) -> list[Held]:
+        """Return the holder that one lock may have, from one key of every master."""
+        return self._held("", [self._prefix + name])
+
+    def _held(self, pattern: str, keys: Sequence[str] = ()) -> list[Held]:
+        """Return the locks of a pattern, or of these keys, that may have a majority.
 
         A master that does not reply, or that restarted and may have lost its keys, may have voted
         for any of them.
         """
-        pattern = re.sub(r"([][*?\\])", r"\\\1", self._prefix) + "*"
-        left: defaultdict[tuple[str, str], dict[Master, int]] = defaultdict(dict)
-        answered = 0
+        left: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        answered: Votes = {}
         with self._borrowed() as quorum:
-            for connection in quorum.connections():
-                if (found := self._scan(quorum, connection, pattern)) is not None:
-                    answered += 1
+            for connection in quorum.voters():
+                if (found := self._scan(quorum, connection, pattern, keys)) is not None:
+                    answered[connection] = 1
                     for key, value, milliseconds in found:
-                        left[key, value][connection.master] = milliseconds
-            if answered < quorum.majority:
-                raise self._unavailable(quorum, answered)
-        needed = self._majority - (len(self._masters) - answered)
+                        left[key, value][connection.url] = milliseconds
+        if len(answered) < quorum.majority:
+            raise self._unavailable(quorum, answered)
+        needed = quorum.majority - (len(quorum.urls) - len(answered))
         return [
             Held(
                 name=key.removeprefix(self._prefix),
@@ -256,16 +269,14 @@ class RedLockBackend(Backend):
         ]
 
     def _scan(
-        self, quorum: Quorum, connection: MasterConnection, pattern: str
+        self, quorum: Quorum, connection: MasterConnection, pattern: str, keys: Sequence[str]
     ) -> list[tuple[str, str, int]] | None:
         """Return key, value and milliseconds left of each lock on a master; None if unknown."""
-        if connection.votes_from > time.monotonic():
-            return None
         locks, cursor = [], "0"
         while True:
-            packed = _LIST.pack([], [cursor, pattern], whole=True)
+            packed = _LIST.pack(keys, [cursor, pattern], whole=True)
             votes = quorum.ask([connection], packed, 4 * self._node_timeout)
-            if not (reply := votes.other.get(connection)):
+            if not isinstance(reply := votes.get(connection), list):
                 return None
             cursor, found = reply
             locks += found
@@ -276,47 +287,20 @@ class RedLockBackend(Backend):
         """Check that a majority may vote and replies."""
         with self._borrowed() as quorum:
             votes = quorum.ask(quorum.voters(), pack("PING"), self._majority_timeout)
-            if len(votes.yes) < quorum.majority:
-                raise self._unavailable(quorum, votes.answered)
+            if count(votes, YES) < quorum.majority:
+                raise self._unavailable(quorum, votes)
 
     def break_lock(self, name: str) -> bool:
         """Delete the key on every master; the holder's next call raises LockLost."""
         with self._borrowed() as quorum:
             votes = quorum.ask_all(pack("DEL", self._prefix + name), self._majority_timeout)
-            if votes.answered < quorum.majority:
-                raise self._unavailable(quorum, votes.answered)
-        return bool(votes.yes)
+            if count(votes, YES + NO) < quorum.majority:
+                raise self._unavailable(quorum, votes)
+        return count(votes, YES) > 0
 
     def close(self) -> None:
-        """Close every connection, also of held locks, which reconnect when needed."""
+        """Close the idle connections; held locks open new ones when needed."""
         self.pool.close()
-        for owner, quorum in list(self._pinned.items()):
-            with quorum.mutex:
-                if self._pinned.get(owner) is quorum:
-                    quorum.reset()
-
-    def _judge(self, claim: Claim, quorum: Quorum, votes: Votes) -> None:
-        """Raise the error that the masters' replies to a holder mean, if any."""
-        if len(votes.yes) >= quorum.majority:
-            return
-        if len(votes.no) > len(self._masters) - quorum.majority:
-            raise LockLost(
-                f"{claim.name!r} is not held by {claim.owner} on a majority of the masters."
-            )
-        raise self._unavailable(quorum, votes.answered)
-
-    def _borrow(self) -> Quorum:
-        if idle := self.pool.take():
-            return idle
-        # Reuse one of a holder that ended without a release before opening another.
-        now = time.monotonic()
-        for owner, quorum in list(self._pinned.items()):
-            if quorum.pinned_until < now and quorum.mutex.acquire(blocking=False):
-                swept = self._pinned.pop(owner, None)
-                quorum.mutex.release()
-                if swept is not None:
-                    return quorum
-        return self.pool.add(Quorum(self._masters, self._node_timeout))
 
     @contextmanager
     def _borrowed(self) -> Iterator[Quorum]:
@@ -325,10 +309,15 @@ class RedLockBackend(Backend):
             yield quorum
         except BaseException as error:
             if not isinstance(error, LockUnavailable):
-                quorum.reset()
+                quorum.close()
             raise
         finally:
             self.pool.give(quorum)
+
+    def _borrow(self) -> Quorum:
+        return self.pool.take() or self.pool.add(
+            Quorum(self.location, self._node_timeout, self._restart_delay)
+        )
 
     def _take(self, claim: Claim, token: int) -> bytes:
         key, ttl = self._prefix + claim.name, milliseconds(claim.ttl)
@@ -350,14 +339,22 @@ class RedLockBackend(Backend):
             )
         return validity
 
-    def _unavailable(self, quorum: Quorum, answered: int) -> LockUnavailable:
+    def _unavailable(self, quorum: Quorum, votes: Votes) -> LockUnavailable:
         delay = self._restart_delay
         error = LockUnavailable(
-            f"{answered} of {len(self._masters)} masters replied; {quorum.majority} are required."
+            f"{count(votes, YES + NO)} of {len(quorum.urls)} masters replied; "
+            f"{quorum.majority} are required."
             + (f" Masters that restarted less than {delay:g} s ago do not vote." if delay else "")
         )
-        error.__cause__ = quorum.error()
+        error.__cause__ = next(iter(quorum.errors.values()), None)
         return error
+
+
+def _send(url: str, packed: bytes) -> None:
+    """Send a command to one master, on a connection of its own."""
+    connection = Connection(url, timeout=CONNECT_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
+    connection.request(packed)
+    connection.close()
 
 
 def _value(claim: Claim, token: int) -> str:

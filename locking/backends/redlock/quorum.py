@@ -12,78 +12,126 @@ when the master recovers, nothing is left of either.
 from __future__ import annotations
 
 import select
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import hiredis
 
-from locking.backends.redis.connection import NO_REPLY, Disconnected, Refused
-from locking.backends.redlock.master import CONNECT_TIMEOUT, Master, MasterConnection
+from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.redis.connection import NO_REPLY, Connection, Refused
+from locking.backends.redis.pool import NOT_RESPONDING
 from locking.exceptions import LockUnavailable
 
+CONNECT_TIMEOUT = 0.25
+"""Seconds to open a connection, at least. After a failure, only the circuit breaker tries."""
 DROP_SECONDS = 1.0
 """A connection on which a reply is due for this long is replaced."""
 YES = (1, "OK", "PONG")
 NO = (0, None)
 
 
-@dataclass(slots=True)
-class Votes:
-    """The replies that arrived in time."""
+@cache
+def master_breaker(url: str) -> CircuitBreaker:
+    """Return the circuit breaker of a master; it is open while the master cannot be reached.
 
-    yes: list[MasterConnection] = field(default_factory=list)
-    no: list[MasterConnection] = field(default_factory=list)
-    other: dict[MasterConnection, Any] = field(default_factory=dict)
-    """Replies that are neither."""
+    That of `redis.pool` is open only while a server does not respond.
+    """
 
-    @property
-    def answered(self) -> int:
-        """Return the number of masters that voted."""
-        return len(self.yes) + len(self.no)
+    def probe() -> None:
+        connection = Connection(url, timeout=CONNECT_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
+        connection.command("PING")
+        connection.close()
+
+    return CircuitBreaker(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", probe)
+
+
+class MasterConnection(Connection):
+    """A connection to one master that does not block after it was opened.
+
+    It stays open after an exception of a signal handler: the command has to be undone on it.
+    """
+
+    close_on = Exception
+
+    def __init__(self, url: str, timeout: float, restart_delay: float) -> None:
+        super().__init__(url, timeout=timeout, connect_timeout=timeout, breaker=master_breaker(url))
+        self.due = 0
+        """Number of replies that have not arrived yet."""
+        self.due_since = 0.0
+        """Monotonic time since which a reply is due and nothing has arrived."""
+        self.votes_from = 0.0
+        """Monotonic time from which this master may vote."""
+        if restart_delay:
+            asked_at = time.monotonic()
+            info = str(self.command("INFO", "server"))
+            uptime = float(info.partition("uptime_in_seconds:")[2].split("\r\n")[0])
+            # Start and end of its uptime are whole seconds: it may have started one second later.
+            self.votes_from = asked_at + restart_delay - (uptime - 1)
+        self.set_nonblocking()
+
+
+Votes = dict[MasterConnection, Any]
+"""The replies that arrived in time."""
+
+
+def count(votes: Votes, kind: tuple[object, ...]) -> int:
+    """Return the number of votes of a kind: YES or NO."""
+    return sum(reply in kind for reply in votes.values())
 
 
 class Quorum:
-    """One connection to each master. For one thread at a time: hold `mutex` to share it."""
+    """One connection to each master. For one thread at a time."""
 
-    def __init__(self, masters: Sequence[Master], timeout: float) -> None:
-        self.masters = masters
+    def __init__(self, urls: Sequence[str], timeout: float, restart_delay: float) -> None:
+        self.urls = urls
         self.timeout = timeout
         """Seconds after which a reply is late."""
-        self.majority = len(masters) // 2 + 1
-        self.mutex = threading.Lock()
-        self.closed = False
-        self.pinned_until = 0.0
-        """Monotonic time until which it may belong to a held lock."""
-        self._connections: dict[Master, MasterConnection] = {}
+        self.majority = len(urls) // 2 + 1
+        self.errors: dict[str, BaseException] = {}
+        """By URL: why there is no connection."""
+        self._restart_delay = restart_delay
+        self._by_url: dict[str, MasterConnection] = {}
         self._by_fd: dict[int, MasterConnection] = {}
         self._poll = select.poll()
-        self._changed = threading.Condition()
-        self._connecting: set[Master] = set()
-        self._connected: list[MasterConnection] = []
-        self._pending_undo: dict[Master, bytes] = {}
-        self._is_new = True
 
     def connections(self) -> list[MasterConnection]:
-        """Return the open connections; missing ones are opened in the background."""
-        if len(self._connections) < len(self.masters):
-            self._reconnect()
-        return list(self._connections.values())
+        """Return the open connections, after an attempt to open the missing ones."""
+        while ready := self._poll.poll(0):
+            for fd, _ in ready:
+                self._receive(self._by_fd[fd])  # late replies, then the end of the connection
+        long_ago = time.monotonic() - max(DROP_SECONDS, self.timeout)
+        for each in list(self._by_url.values()):
+            if each.due and each.due_since < long_ago:
+                self._drop(each, TimeoutError())
+        if len(self._by_url) < len(self.urls):
+            for url in self.urls:
+                if url not in self._by_url:
+                    self._connect(url)
+        return list(self._by_url.values())
+
+    def _connect(self, url: str) -> None:
+        if master_breaker(url).is_open:
+            self.errors[url] = LockUnavailable(NOT_RESPONDING)
+            return
+        try:
+            limit = max(CONNECT_TIMEOUT, 4 * self.timeout)
+            connection = MasterConnection(url, limit, self._restart_delay)
+        except LockUnavailable as error:
+            self.errors[url] = error
+            master_breaker(url).open()
+            return
+        self._by_fd[connection.fileno()] = connection
+        self._poll.register(connection, select.POLLIN)
+        self._by_url[url] = connection
+        self.errors.pop(url, None)
 
     def voters(self) -> list[MasterConnection]:
-        """Return the masters to ask for a vote: no reply is late, and the restart delay is over."""
-        connections, late = self.connections(), time.monotonic() - self.timeout
-        if any(each.due and each.due_since < late for each in connections):
-            self._read_late_replies()
-            connections = list(self._connections.values())
+        """Return the masters to ask for a vote: their restart delay is over."""
         now = time.monotonic()
-        return [
-            each
-            for each in connections
-            if each.votes_from <= now and not (each.due and each.due_since < late)
-        ]
+        return [each for each in self.connections() if each.votes_from <= now]
 
     def ask(
         self,
@@ -97,12 +145,11 @@ class Quorum:
 
         Decided means that a majority voted yes, or that enough voted no to prevent one.
         """
-        votes, until = Votes(), time.monotonic() + timeout
+        votes: Votes = {}
+        yes, no, until = 0, 0, time.monotonic() + timeout
         waiting = self.send(connections, packed)
-        masters, enough = len(self.masters), self.majority
-        while waiting and (
-            wait_for_all or (len(votes.yes) < enough and len(votes.no) <= masters - enough)
-        ):
+        most_no = len(self.urls) - self.majority
+        while waiting and (wait_for_all or (yes < self.majority and no <= most_no)):
             # A process that was paused for too long still reads once what has arrived.
             ready = self._poll.poll(max(0.0, until - time.monotonic()) * 1000)
             if not ready:
@@ -110,19 +157,14 @@ class Quorum:
             for fd, _ in ready:
                 connection = self._by_fd[fd]
                 reply = self._receive(connection)
-                if connection.closed:
-                    waiting.discard(connection)
-                    continue
                 # This command was sent last, so its reply has arrived when no other is due.
-                if connection.due or connection not in waiting:
-                    continue
-                waiting.remove(connection)
-                if reply in YES:
-                    votes.yes.append(connection)
-                elif reply in NO:
-                    votes.no.append(connection)
-                else:
-                    votes.other[connection] = reply
+                if not connection.due and connection in waiting:
+                    waiting.remove(connection)
+                    votes[connection] = reply
+                    yes += reply in YES
+                    no += reply in NO
+                elif connection.closed:
+                    waiting.discard(connection)
         return votes
 
     def send(self, connections: Iterable[MasterConnection], packed: bytes) -> set[MasterConnection]:
@@ -143,67 +185,41 @@ class Quorum:
         return sent
 
     def ask_all(self, packed: bytes, timeout: float) -> Votes:
-        """Ask every master; retry once on a new connection where one turned out to be broken."""
+        """Ask every master. After an exception, the command is sent again and may run twice."""
         try:
-            votes = self.ask(self.connections(), packed, timeout)
-            if votes.answered < self.majority and len(self._connections) < len(self.masters):
-                voted = {each.master for each in (*votes.yes, *votes.no)}
-                rest = [each for each in self.connections() if each.master not in voted]
-                more = self.ask(rest, packed, timeout)
-                votes.yes += more.yes
-                votes.no += more.no
+            return self.ask(self.connections(), packed, timeout)
         except BaseException:
-            self.send_and_reset(packed)
+            self.send_and_close(packed)
             raise
-        return votes
 
-    def undo(self, connections: Sequence[MasterConnection], packed: bytes) -> None:
-        """Withdraw the votes of these masters.
+    def undo(self, connections: list[MasterConnection], packed: bytes) -> list[str]:
+        """Withdraw the votes of these masters; return the URLs of those that it did not reach.
 
-        A master whose connection broke gets the command first on its next connection. Otherwise a
-        vote whose reply was lost would block the lock for a ttl.
+        A vote whose reply was lost with its connection would block the lock for a ttl.
         """
         sent = self.send(connections, packed)
-        self._pending_undo.update((each.master, packed) for each in connections if each not in sent)
+        return [each.url for each in connections if each not in sent]
 
-    def error(self) -> BaseException | None:
-        """Return the error of a master that cannot be reached, if any."""
-        return next((master.error for master in self.masters if master.error), None)
-
-    def send_and_reset(self, packed: bytes) -> None:
-        """Send a last command to all masters after an exception, then `reset`.
-
-        The command must be safe to run twice.
-        """
+    def send_and_close(self, packed: bytes) -> None:
+        """Send a last command to all masters after an exception, then close the connections."""
         try:
-            self.ask(list(self._connections.values()), packed, self.timeout, wait_for_all=True)
+            self.ask(list(self._by_url.values()), packed, self.timeout, wait_for_all=True)
         finally:
-            self.reset()
+            self.close()
 
     def is_reusable(self) -> bool:
         """Return True: lost connections are replaced one by one."""
         return True
 
     def close(self) -> None:
-        """Close every connection, including those that are being opened."""
-        with self._changed:
-            self.closed = True
-            self.reset()
+        """Close the connections; new ones are opened when the quorum is used again."""
+        for connection in self._by_url.values():
+            connection.close()
+        self._by_url.clear()
+        self._by_fd.clear()
+        self._poll = select.poll()
 
-    def reset(self) -> None:
-        """Close the open connections; new ones are opened when the quorum is used again."""
-        with self._changed:
-            for connection in (*self._connections.values(), *self._connected):
-                connection.close()
-            self._connections.clear()
-            self._by_fd.clear()
-            self._connected.clear()
-            self._poll = select.poll()
-
-    def abandon(self) -> None:
-        """Close the child's copies of the parent's sockets after a fork."""
-        self._changed = threading.Condition()  # another thread of the parent may hold the old one
-        self.reset()
+    abandon = close
 
     def _receive(self, connection: MasterConnection) -> Any:
         """Read what has arrived on one connection; return the last reply, else NO_REPLY."""
@@ -218,76 +234,14 @@ class Quorum:
                     raise Refused(f"Redis returned an error: {item}") from item
         except LockUnavailable as error:
             self._drop(connection, error)
-        if connection.due:
-            connection.due_since = time.monotonic()
+        connection.due_since = time.monotonic()
         return reply
 
-    def _read_late_replies(self) -> None:
-        """Read replies that arrived late; drop connections that have waited too long."""
-        for fd, _ in self._poll.poll(0):
-            self._receive(self._by_fd[fd])
-        now = time.monotonic()
-        error = LockUnavailable(f"A master did not reply within {DROP_SECONDS:g} s.")
-        for connection in list(self._connections.values()):
-            if connection.due and now - connection.due_since > DROP_SECONDS:
-                self._drop(connection, error)
-
-    def _drop(self, connection: MasterConnection, error: LockUnavailable) -> None:
+    def _drop(self, connection: MasterConnection, error: BaseException) -> None:
         # Not its fileno: a broken connection has none.
         for fd in [fd for fd, known in self._by_fd.items() if known is connection]:
             self._poll.unregister(fd)
             del self._by_fd[fd]
-        self._connections.pop(connection.master, None)
-        connection.close()
-        if isinstance(error, Disconnected):
-            connection.master.error = error  # reconnect without a delay
-        else:
-            connection.master.mark_down(error)
-
-    def _reconnect(self) -> None:
-        """Open missing connections and collect new ones; wait only while there is no majority."""
-        with self._changed:
-            for master in self.masters:
-                known = master in self._connections or master in self._connecting
-                known = known or any(each.master is master for each in self._connected)
-                if not known and master.may_connect():
-                    threading.Thread(
-                        target=self._connect, args=(master,), name="redlock-connect", daemon=True
-                    ).start()
-                    self._connecting.add(master)  # `_connect` waits for the condition held here
-            if self._is_new or len(self._connections) + len(self._connected) < self.majority:
-                self._changed.wait_for(lambda: not self._connecting, self.timeout)
-            if self._is_new:
-                self._changed.wait_for(
-                    lambda: not self._connecting or len(self._connected) >= self.majority,
-                    CONNECT_TIMEOUT,
-                )
-                self._is_new = False
-            for connection in self._connected:
-                if connection.master in self._connections:  # a signal interrupted the loop above
-                    connection.close()
-                    continue
-                self._connections[connection.master] = connection
-                self._by_fd[connection.fileno()] = connection
-                self._poll.register(connection, select.POLLIN)
-                if undo := self._pending_undo.pop(connection.master, None):
-                    self.send([connection], undo)
-            self._connected.clear()
-
-    def _connect(self, master: Master) -> None:
-        """Connect in a thread, because redis-py's connect, TLS handshake and login block."""
-        connection = None
-        try:
-            connection = MasterConnection(master)
-            master.mark_up()
-        except LockUnavailable as error:
-            master.mark_down(error)
-        finally:
-            with self._changed:
-                self._connecting.discard(master)
-                if connection is not None:
-                    if self.closed:
-                        connection.close()
-                    else:
-                        self._connected.append(connection)
-                self._changed.notify_all()
+        self._by_url.pop(connection.url, None)
+        self.errors[connection.url] = error
+        connection.broken(error)

@@ -168,7 +168,7 @@ class TestWaiting:
         """A signal handler raises it after the step was done."""
         masters.plant(*FIRST_THREE)
         (quorum,) = backend.pool.connections
-        connection = next(c for c in quorum.connections() if c.master.url == masters.urls[4])
+        connection = next(c for c in quorum.connections() if c.url == masters.urls[4])
         raised: list[Interrupted] = []
 
         class Interrupting:
@@ -216,20 +216,6 @@ class TestWaiting:
         masters.uproot(*FIRST_THREE)
         take(backend)
 
-    def test_connects_later_when_no_thread_can_be_started(
-        self, masters: Masters, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        backend = masters.client(NODE_TIMEOUT=1)
-        with monkeypatch.context() as full:
-            full.setattr(threading.Thread, "start", refuse)
-            for _ in range(3):
-                with pytest.raises(RuntimeError, match="new thread"):
-                    backend.acquire(claim(), 5)
-        take(backend)
-
 
 class TestLeaks:
     def test_20000_acquisitions_leak_nothing(
@@ -240,17 +226,6 @@ class TestLeaks:
         for server in masters.servers:
             with redis.Redis.from_url(server.url) as direct:
                 until(lambda direct=direct: direct.dbsize() == 0, "the last release")
-
-    def test_expired_grants_leave_no_connections(self, backend: RedLockBackend) -> None:
-        for number in range(3):
-            expired = claim(ttl=0.1)
-            expired.name = f"{NAME}:{number}"
-            grant = backend.acquire(expired, 5)
-            until(lambda end=grant.deadline: time.monotonic() > end)
-        take(backend)
-        assert len(backend.pool.connections) <= 2
-        with pytest.raises(LockLost):
-            backend.release(expired, grant.token)
 
     def test_close_ends_connections_but_not_held_locks(
         self, masters: Masters, backend: RedLockBackend
@@ -305,6 +280,13 @@ class TestSettings:
     def test_bad_settings_are_reported(self, entry: dict[str, Any], expected: list[str]) -> None:
         conf = {"LOCATION": self.URLS, **entry}
         assert [message.id for message in RedLockBackend.check("redlock", conf)] == expected
+
+    def test_restart_delay_that_is_not_set_is_reported(self) -> None:
+        """0, its default, is a decision about the masters' persistence."""
+        for options, expected in ({}, ["locking.W036"]), ({"RESTART_DELAY": 0.0}, []):
+            conf = {"LOCATION": self.URLS, "OPTIONS": options}
+            found = RedLockBackend.check_store("redlock", conf)
+            assert [message.id for message in found] == expected
 
     def test_ttl_above_the_restart_delay_is_refused(self, masters: Masters) -> None:
         backend = masters.client(RESTART_DELAY=6)

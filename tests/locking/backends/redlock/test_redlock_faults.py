@@ -14,7 +14,7 @@ from devservers import start_all
 from devservers.faults.clock import Clock
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
-from locking.backends.redlock.master import CONNECT_TIMEOUT
+from locking.backends.redlock.quorum import master_breaker
 from locking.testing.calls import within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redlock.redlock_masters import (
@@ -60,6 +60,7 @@ class TestAmnesia:
         masters.restart_empty(2)
         for number in (3, 4):
             masters.servers[number].resume()
+        until(lambda: not any(master_breaker(url).is_open for url in masters.urls), "all of them")
         assert [value is None for value in masters.values()] == [False, False, True, True, True]
         return grant.deadline
 
@@ -69,7 +70,8 @@ class TestAmnesia:
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "the end of the restart delay")
         self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
-        assert masters.client().inspect() == [], "the control: without the delay it is unknown"
+        control = masters.client(NODE_TIMEOUT=0.5)  # a busy machine takes time to reply
+        assert control.inspect() == [], "the control: without the delay it is unknown"
         (held,) = masters.client(RESTART_DELAY=self.TTL).inspect()
         assert held.name == NAME
 
@@ -156,7 +158,7 @@ class TestMastersDown:
         # All three calls; the best of a few, since the machine has other things to do as well. Not
         # even the first waits until paused masters time out.
         times = [elapsed(once) for _ in range(5)]
-        assert times[0] < CONNECT_TIMEOUT
+        assert times[0] < 1
         assert min(times) < 0.1
         held = take(backend)
         assert [one.name for one in backend.inspect()] == [NAME]
