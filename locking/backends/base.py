@@ -103,13 +103,8 @@ class Backend(ABC):
     def probe(self) -> None:
         """Check that the store answers; raise LockUnavailable within bounded time."""
 
-    def set_depth(  # noqa: B027
-        self, claim: Claim, token: int, depth: int, only_if: int | None = None
-    ) -> None:
-        """Record the depth of re-entry if the store keeps it; raise LockLost.
-
-        `hands_over` requires that the depth is kept, and not changed unless it is `only_if`.
-        """
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
+        """Record the depth of re-entry if the store keeps it; raise LockLost."""
 
     def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
         """Continue, as `claim.owner`, the grant `token` that `owner` handed over at depth 0.

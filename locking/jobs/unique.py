@@ -116,7 +116,9 @@ def _taken_over(ticket: Ticket) -> Lease:
     """Return the lease of the first delivery. Raise LockLost for every other one."""
     store = locks[ticket["backend"]]
     named = {**ticket, "name": ReservedName(ticket["name"])}
-    lease = run(store.take_over(named, ttl=store.ttl).grant(ticket["owner"], 0))
+    lock = store.take_over(named, ttl=store.ttl)
+    lock.owner = f"{ticket['owner'].rpartition('/')[0]}/{uuid()}"
+    lease = run(lock.grant(lock.owner, 0))
     assert isinstance(lease, Lease)
     return lease
 

@@ -1,7 +1,8 @@
 """Continue as the holder of a lease that another process handed over; see `Lease.hand_over`.
 
-A count of 0 in the store marks a lease without a holder. The first take-over changes it to 1, so a
-ticket that is delivered twice makes one holder.
+A count of 0 in the store marks a lease without a holder. The first take-over changes it to 1, and
+gives the grant a new owner: a ticket that is delivered twice makes one holder, and a renewal of the
+sender that is still under way changes nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +22,13 @@ class TakenOver(StoreLock):
     def __init__(self, table: LeaseTable, ticket: Ticket, **options: Unpack[LockOptions]) -> None:
         options.setdefault("ttl", ticket["ttl"])
         super().__init__(table, ticket["name"], **options)
-        self.owner, self._ticket = ticket["owner"], ticket
+        self._ticket = ticket
 
     def request(self, claim: Claim, wait: float) -> Call:
         """Return the call that continues the grant."""
-        take = partial(self._take, claim)
+        owner, token = self._ticket["owner"], self._ticket["token"]
+        take = partial(self.backend.take_over, claim, owner, token)
         return Call(take, partial(self.backend.helper.run, take))
-
-    def _take(self, claim: Claim) -> Grant:
-        token = claim.token = self._ticket["token"]
-        self.backend.set_depth(claim, token, 1, only_if=0)
-        return Grant(token, self.backend.extend(claim, token, claim.ttl))
 
     def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease with the policy of the ticket; see `StoreLock.hold`."""

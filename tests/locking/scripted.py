@@ -110,13 +110,22 @@ class ScriptedBackend(Backend):
             row["ends"] = time.monotonic() + ttl
             return float(row["ends"])
 
-    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         self._reached("set_depth")
         with self._changed:
             row = self._row(claim)
-            if only_if not in (None, row["count"]):
-                raise LockLost
             row["count"] = depth
+
+    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
+        self._reached("take_over")
+        with self._changed:
+            row = self._rows.get(claim.name, {})
+            if (row.get("owner"), row.get("token"), row.get("count")) != (owner, token, 0):
+                raise LockLost
+            self.tokens += 1
+            row.update(owner=claim.owner, token=self.tokens, count=1)
+            row["ends"] = time.monotonic() + claim.ttl
+            return Grant(self.tokens, row["ends"])
 
     def inspect(self) -> list[Held]:
         self._reached("inspect")

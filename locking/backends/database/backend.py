@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -160,10 +159,9 @@ class DatabaseBackend(DatabaseLocks[Session]):
         self._update(claim, "extend", us, us, reply_within=claim.ttl / 3)
         return started + ttl
 
-    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry; a depth of 0 frees the session for other locks."""
-        found = [] if only_if is None else [only_if]
-        self._update(claim, "change_depth" if found else "set_depth", depth, found=found)
+        self._update(claim, "set_depth", depth)
         if depth == 0 and (session := self.pinned.pop(claim.owner, None)) is not None:
             session.claim = None
             with suppress(LockError):
@@ -185,10 +183,8 @@ class DatabaseBackend(DatabaseLocks[Session]):
             raise claim.lost()
         return Grant(found, started + claim.ttl)
 
-    def _update(
-        self, claim: Claim, kind: str, *values: int, found: Sequence[int] = (), **limits: float
-    ) -> None:
-        args = (*values, digest(claim.name), claim.owner, *found)
+    def _update(self, claim: Claim, kind: str, *values: int, **limits: float) -> None:
+        args = (*values, digest(claim.name), claim.owner)
 
         def change(session: Session) -> int:
             return session.change(getattr(session.sql, kind), *args)

@@ -39,10 +39,6 @@ SAME = {
         "UPDATE locking_lockrow SET lock_count = %s "
         "WHERE digest = %s AND owner = %s AND expires_at > {now}{durably}"
     ),
-    "change_depth": (
-        "UPDATE locking_lockrow SET lock_count = %s "
-        "WHERE digest = %s AND owner = %s AND expires_at > {now} AND lock_count = %s{durably}"
-    ),
     "repair": (
         "UPDATE locking_lockrow SET expires_at = {least}(expires_at, {now} + ttl), "
         "waiter_until = 0 WHERE digest = %s"
@@ -93,7 +89,6 @@ class Statements:
     free: ClassVar[str]
     extend: ClassVar[str]
     set_depth: ClassVar[str]
-    change_depth: ClassVar[str]
     repair: ClassVar[str]
     """The clock was set back, so the lease lasts longer than its ttl allows: start the ttl now."""
     break_lock: ClassVar[str]

@@ -12,31 +12,21 @@ are then possible, and the fencing token tells the guarded row which one is stal
 
 from __future__ import annotations
 
-import math
-import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 
-from locking.backends.base import Backend
-from locking.backends.options import count, flag, seconds, text
-from locking.backends.pending_releases import PendingReleases
-from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.aio import AsyncRedis
-from locking.backends.redis.cluster import Cluster, open_pool, slot_of, tagged, tags
-from locking.backends.redis.connection import Connection, Disconnected, Script, Undo, milliseconds
+from locking.backends.redis.connection import Connection, Disconnected, milliseconds
 from locking.backends.redis.held_locks import held_names, holders_of
 from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.requests import RedisRequests
 from locking.backends.redis.scripts import (
     CLOCK_ERROR,
     KEEP,
-    LAST_TICK,
     MAX_SLEEP,
     MAX_STAGGER,
     RECHECK_DELAY,
@@ -49,10 +39,8 @@ from locking.backends.redis.scripts import (
     full_token,
     script_for,
 )
-from locking.backends.redis.server_check import server_problem
 from locking.claims import Capabilities, Claim, Grant, Held, other_slots
 from locking.exceptions import LockUnavailable
-from locking.names import SHARED
 
 
 class Asked(NamedTuple):
@@ -71,7 +59,7 @@ class Asked(NamedTuple):
     """True if Redis knew neither a grant nor an entry of the claim."""
 
 
-class RedisBackend(Backend):
+class RedisBackend(RedisRequests):
     """First come, first served on all machines; with `FAIR: False` a newcomer may overtake.
 
     OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
@@ -93,39 +81,15 @@ class RedisBackend(Backend):
         shared=True,
     )
 
-    known_options: ClassVar = {
-        "FAIR": flag(True),
-        "PREFIX": text("lock:"),
-        "SOCKET_TIMEOUT": seconds(1.0),
-        "CONNECT_TIMEOUT": seconds(1.0),
-        "REPLICAS": count(0),
-    }
-
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        fair = self.options["FAIR"]
-        self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
-        self._fair = "1" if fair else "0"
-        self._prefix = self.options["PREFIX"]
-        self.pool = open_pool(
-            str(self.location),
-            timeout=float(self.options["SOCKET_TIMEOUT"]),
-            connect_timeout=float(self.options["CONNECT_TIMEOUT"]),
-            channel_prefix=f"{self._prefix}wake:",
-        )
-        self.pending_releases = PendingReleases()
-        self._clock = f"{self._prefix}clock"
-        self._is_cluster = isinstance(self.pool, Cluster)
-        self._replicas = self.options["REPLICAS"]
         # A node of a Cluster publishes a grant even to waiters that it takes for unconnected.
         self._asks_again = self._is_cluster or self._replicas > 0
-        self._floor = 0
-        self._guard = threading.Lock()
         self._aio = AsyncRedis(self)
 
     def reset_after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
-        self._guard = threading.Lock()
+        super().reset_after_fork()
         self._aio.reset()
 
     def close(self) -> None:
@@ -359,10 +323,9 @@ class RedisBackend(Backend):
             raise claim.lost()
         return self.grant(claim, new, sent + claim.ttl)
 
-    def set_depth(self, claim: Claim, token: int, depth: int, only_if: int | None = None) -> None:
+    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry in the lock's hash."""
-        found = "" if only_if is None else str(only_if)
-        if not self._run(KEEP, claim, "count", str(depth), found)[0]:
+        if not self._run(KEEP, claim, "count", str(depth), "")[0]:
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
@@ -388,69 +351,3 @@ class RedisBackend(Backend):
             return False
         claim = Claim(name=name, owner=holders[0].owner, ttl=self.ttl)
         return bool(self._run(RELEASE, claim, *self.release_args(""))[0])
-
-    def raise_token_floor(self, name: str, token: int) -> None:
-        """Keep this process's tokens above `token`, even if Redis has lost its data."""
-        self._raise_floor(token >> SALT_BITS)
-
-    def _raise_floor(self, ticks: int) -> None:
-        with self._guard:
-            self._floor = max(self._floor, ticks)
-
-    def _ticks(self) -> str:
-        now, floor = time.time_ns() // 16000, self._floor
-        return str(now if floor < now < LAST_TICK else floor + 1)
-
-    def keys(self, name: str) -> tuple[str, ...]:
-        """Return the keys of the lock, its queue, the clock of all names, and shared holders.
-
-        In a Cluster, the clock is that of the names of one slot, because a script runs in one slot.
-        """
-        tag = tagged(name) if self._is_cluster else name
-        clock = f"{self._clock}:{{{tags()[slot_of(tag)]}}}" if self._is_cluster else self._clock
-        lock = f"{self._prefix}{{{tag}}}"
-        keys = lock, f"{lock}:waiters", clock
-        return (*keys, f"{lock}:holders") if name.startswith(SHARED) else keys
-
-    def _run(self, script: Script, claim: Claim, *args: str) -> tuple[Any, bool]:
-        """Return the script's reply, and whether it was sent twice because a reply was lost."""
-        pool = self.pool.of(claim.name)
-        connection = pool.get()
-        used, reply = self._ask(connection, script, claim, *args)
-        pool.give(used)
-        return reply, used is not connection and not used.redirected
-
-    def _ask(
-        self,
-        connection: Connection,
-        script: Script,
-        claim: Claim,
-        *args: str,
-        undo: Undo = None,
-        limit: float = math.inf,
-    ) -> tuple[Connection, Any]:
-        """Run a script for the claim's owner; see `ConnectionPool.retry_once`.
-
-        The lost reply may have been a grant: a script that runs again returns the same grant.
-        """
-        keys, args = self.keys(claim.name), (claim.owner, *args)
-        script, pool = script_for(script, claim.name), self.pool.of(claim.name)
-        if script is KEEP:
-            keys = keys[:1]
-        return pool.retry_once(connection, Connection.run, script, keys, args, undo, limit)
-
-    @classmethod
-    def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check the options, and that LOCATION is the URL of a server."""
-        found = super().check(alias, conf)
-        if problem := url_problem(conf.get("LOCATION")):
-            text = f"LOCKS[{alias!r}] LOCATION {problem}."
-            found.append(Error(text, id="locking.E020"))
-        return found
-
-    @classmethod
-    def check_store(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
-        """Check that the server is a master of its own that keeps its keys."""
-        found = server_problem(conf["LOCATION"])
-        where = f"LOCKS[{alias!r}] LOCATION"
-        return [Error(f"{where} {found[1]}", id=f"locking.{found[0]}")] if found else []

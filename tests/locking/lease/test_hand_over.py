@@ -28,7 +28,7 @@ def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
     backend = scripted()
     with backend.lock("a") as lease:
         with TakenOver(backend, lease.hand_over()) as taken:
-            assert taken.token == lease.token
+            assert taken.token > lease.token
             with backend.lock("a") as again:
                 assert again is taken
         assert not backend.inspect()
@@ -93,7 +93,8 @@ class TestPolicy:
             ticket = lease.hand_over()
         assert lease.epoch
         with lock.take_over(ticket) as taken:
-            assert (taken.fence, taken.mode) == (lease.fence, lease.mode)
+            assert (taken.epoch, taken.mode) == (lease.epoch, lease.mode)
+            assert taken.fence > lease.fence
             assert taken.claim.ttl == 3
             with lock("hand-over:1") as again:
                 assert again is taken
@@ -118,4 +119,4 @@ class TestPolicy:
         with transaction.atomic(), one as lease:
             transaction.on_commit(lambda: tickets.append(lease.hand_over()))
         with lock.take_over(tickets[0]) as taken:
-            assert taken.token == lease.token
+            assert taken.token > lease.token

@@ -149,12 +149,12 @@ def test_wait_of_a_task_links_to_the_span_of_the_holder(finished):
     assert link.context.trace_id == held.context.trace_id
 
 
-def test_lease_that_is_handed_over_keeps_its_owner(finished):
+def test_lease_that_is_handed_over_gets_another_owner(finished):
     backend = scripted()
     with backend.lock("a") as lease:
         ticket = lease.hand_over()
     with TakenOver(backend, ticket) as taken:
-        assert taken.owner == lease.owner
+        assert taken.owner != lease.owner
     assert not backend.inspect()
     assert len(finished()) == 4, "two waits and two holds"
 
