@@ -9,8 +9,11 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.test import TestCase
 
-from locking import LockMisuse, lock, locks, policy, single_flight
+from locking import LockLost, LockMisuse, lock, locks, policy, single_flight
+from locking.handler import begin_work, end_work
 from locking.idempotency import Attempt
+from locking.testing.calls import passes_in_child
+from tests.locking.scripted import scripted, unavailable
 
 every_lock = pytest.mark.parametrize(
     "make",
@@ -60,6 +63,72 @@ def test_lock_in_a_thread_of_a_task_is_refused():
 
     with pytest.raises(LockMisuse, match="transaction"):
         asyncio.run(sync_to_async(work)())
+
+
+@committing
+def test_lost_lock_rolls_its_transaction_back():
+    store, ended = scripted(), []
+    with pytest.raises(LockLost), transaction.atomic():  # noqa: PT012 - the block rolls back
+        transaction.on_commit(lambda: ended.append("committed"))
+        with store.lock("a", until="commit") as lease:
+            lease.mark_lost()
+    assert ended == []
+
+
+@committing
+def test_release_that_fails_after_the_commit_drops_no_other_callback(caplog):
+    store, called = scripted(), []
+    with transaction.atomic():
+        with store.lock("a", until="commit"):
+            store.backend.then("release", unavailable)
+        transaction.on_commit(lambda: called.append("later"))
+    assert called == ["later"]
+    assert "not released cleanly" in caplog.text
+
+
+@committing
+def test_task_that_ends_inside_the_transaction_leaves_the_lock_to_the_commit():
+    """As an eager Celery task does. Control: a lock of its own is released."""
+    store = scripted()
+    with transaction.atomic():
+        begin_work()
+        store.lock("left", until="block").acquire()
+        with store.lock("a", until="commit"):
+            pass
+        end_work_of(store)
+        assert [held.name for held in store.inspect()] == ["a"]
+    assert not store.inspect()
+
+
+def end_work_of(store) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locks, "opened", lambda: [store])
+        end_work()
+
+
+@committing
+def test_forked_child_releases_nothing_of_its_parents_transaction():
+    store = scripted()
+    with transaction.atomic():
+        with store.lock("a", until="commit") as lease:
+            pass
+
+        def releases_nothing() -> bool:
+            lease.release()
+            return not store.backend.times("release")
+
+        assert passes_in_child(releases_nothing)
+        assert store.inspect()
+
+
+@committing
+def test_task_cannot_wait_for_a_commit():
+    async def main() -> None:
+        async with locks["redis"].lock("report:7", until="commit"):
+            pass
+
+    with pytest.raises(LockMisuse, match="a task has no transaction"):
+        asyncio.run(main())
 
 
 @committing

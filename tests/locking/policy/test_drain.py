@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, LockTimeout, LockUnavailable, lock, policy
+from locking import Lock, LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
@@ -366,3 +366,27 @@ def test_waiter_in_a_transaction_has_the_switch_finished(apart, new, helpful) ->
 
     assert apart(acquire).result(WAIT_TIMEOUT)
     assert row().backend == "new"
+
+
+def test_lock_without_a_policy_reads_no_database(settings, django_assert_num_queries) -> None:
+    del settings.LOCK_POLICY
+    policy.invalidate()
+    with django_assert_num_queries(0), lock("plain", timeout=1) as lease:
+        assert lease.table is locks[next(iter(settings.LOCKS))]
+        assert lease.epoch == 0
+        with lock("plain") as again:
+            assert again is lease
+        assert lock("plain").owned()
+        assert isinstance(lock("plain"), Lock)
+
+
+def test_lease_of_the_newest_policy_is_entered_again(settings, transactional_db) -> None:
+    """After a forced switch, the caller also holds a lease that is lost."""
+    first = lock("again")
+    assert first.acquire()
+    switch(backend="new", force=True)
+    locks["old"].break_lock("again")
+    first.lease.mark_lost()
+    with lock("again") as newest, lock("again") as inner:
+        assert inner is newest
+        assert newest.table is locks["new"]
