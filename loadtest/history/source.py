@@ -24,7 +24,7 @@ ACQUIRE: dict[str, Place] = {
     "redlock": (f"{BACKENDS}/redlock/backend.py", 'pack("SET", key'),
     "zookeeper": (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
     "herd": (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
-    "database": (f"{BACKENDS}/database/sql.py", 'f"UPDATE {TABLE} SET token'),
+    "database": (f"{BACKENDS}/database/sql.py", 'f"UPDATE locking_lockrow SET token'),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "insert = f"),
     "setnx": (TEXTBOOK, "return bool(self._client.setnx("),
     "setnx_expire": (TEXTBOOK, "if not self._client.setnx("),
@@ -137,7 +137,7 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
         case "renew", _any:
             return _line(LEASE, "= self.backend.extend(")
         case "lost", _any:
-            return _line(LEASE, "self.on_lost(self)")
+            return _line(LEASE, "            on_lost(self)")
         case "read", _any:
             return _line(STOCK, "quantity, epoch, token = rows.get(")
         case "write", _any:

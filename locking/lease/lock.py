@@ -286,7 +286,7 @@ class StoreLock(Lock):
     def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
         """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
         key, entering = (self.name, caller), self.table.entering
-        if key in entering and self.reentrant:
+        if key in entering and self.reentrant and isinstance(caller, asyncio.Task):
             raise LockMisuse(
                 f"This task is acquiring {self.name!r} already: await one acquire first."
             )

@@ -107,7 +107,7 @@ def test_run_without_a_lock_is_rejected(
     put_in_force("redis", "naive")
     if is_mutant:
         for name in ("acquire", "release"):
-            monkeypatch.setattr(locks["redis"], name, getattr(locks["none"], name))
+            monkeypatch.setattr(locks["redis"].backend, name, getattr(locks["none"].backend, name))
     run = buy_last_unit(shop)
     assert accepts(run, strategy="naive", units=1, pauses=False) is not is_mutant
     assert Order.objects.count() == 1 + is_mutant

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from inventory.models import Stock, StockMovement, WriteStrategy
 from inventory.statements import Statement
+from locking import locks
 from shop.administration.audit import audit_sale
 from shop.errors import InvalidTransition, Overloaded, ServiceUnavailable
 from shop.models import CustomerQuota, Order, Sale
@@ -139,7 +140,7 @@ def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:
     an_order(sale, overdue=True)
     other = a_sale()
     an_order(other, overdue=True)
-    with held_by_another(guard, lock_name(sale.pk)):
+    with held_by_another(locks["scripted"], lock_name(sale.pk)):
         assert expire_unpaid_orders() == 1
         assert (count(sale), count(other)) == ((3, 2, 0), (10, 0, 0))
         with pytest.raises(Overloaded):
