@@ -36,6 +36,17 @@ def with_queue(declared: Capabilities, queues: bool = True) -> Capabilities:
     return replace(declared, fair=queues, wakes_waiters=queues)
 
 
+def held(name: str, row: Row) -> Held:
+    """Return the holder of a row."""
+    return Held(
+        name=name,
+        owner=row.owner,
+        token=row.token,
+        since=row.token / SECOND,
+        expires_in=row.left / SECOND,
+    )
+
+
 class DatabaseBackend(DatabaseLocks[Session]):
     """Locks in a table of a Django database. LOCATION is an alias in DATABASES."""
 
@@ -105,8 +116,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
             left = deadline - time.monotonic()
             is_over = left <= 0 or claim.cancelled.is_set()
             if row is not None and row.left > 0 and (is_over or claim.trace is not None):
-                since = row.token / SECOND
-                claim.holder = Held(name=claim.name, owner=row.owner, token=row.token, since=since)
+                claim.holder = held(claim.name, row)
             if is_over:
                 strategy.leave()
                 return None
@@ -195,6 +205,11 @@ class DatabaseBackend(DatabaseLocks[Session]):
     def inspect(self) -> list[Held]:
         """Return every row whose end has not passed."""
         return self.pool.call(self._inspect)
+
+    def holders(self, name: str) -> list[Held]:
+        """Read one row."""
+        row = self.pool.call(lambda session: self._read(session, name))
+        return [held(name, row)] if row and row.left > 0 else []
 
     def _inspect(self, session: Session) -> list[Held]:
         rows = session.rows(session.sql.inspect)

@@ -119,6 +119,18 @@ def test_waiters_do_not_poll(
         assert store.root.requests() - before <= 12
 
 
+def test_question_who_holds_a_name_reads_one_row(store: Store, backend: DatabaseBackend) -> None:
+    lock = store_of(backend).lock("asked", timeout=5)
+    assert not lock.locked()
+    with lock as lease, store_of(backend).lock("another", timeout=5):
+        assert lock.locked(), "on a new connection"
+        before = store.root.requests()
+        assert lock.locked()
+        assert store.root.requests() - before <= 1
+        (found,) = backend.holders("asked")
+        assert (found.owner, found.token) == (lease.owner, lease.token)
+
+
 @pytest.mark.faults(row=12)
 def test_row_of_a_holder_whose_session_ended_stays_held(
     store: Store, backend: DatabaseBackend
