@@ -4,13 +4,9 @@
 -- ARGV  1 owner
 --       2 field  'ttl' (ms from now) or 'count'
 --       3 value
---       4 the count that must be found, '' for any
--- Returns 1 when the owner has the lock, and the count is as expected, else 0
+-- Returns 1 when the owner has the lock, else 0
 
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then
-  return 0
-end
-if (ARGV[4] or '') ~= '' and redis.call('HGET', KEYS[1], 'count') ~= ARGV[4] then
   return 0
 end
 if ARGV[2] == 'ttl' then

@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from asyncio import AbstractEventLoop
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,12 @@ class Inbox:
         async with self._opening:
             if self._connection is None:
                 self._pool.raise_if_open()
-                opened = await self._helper.run(partial(_subscribed, self._pool, self.channel))
+                opening = self._helper.submit(partial(_subscribed, self._pool, self.channel))
+                try:
+                    opened = await asyncio.shield(asyncio.wrap_future(opening))
+                except asyncio.CancelledError:
+                    opening.add_done_callback(_close_opened)
+                    raise
                 opened.set_nonblocking()
                 self._connection, self.channel = opened, opened.channel
                 self._loop.add_reader(opened.fileno(), self._read, opened, opened.fileno())
@@ -163,6 +169,11 @@ def _subscribed(pool: ConnectionPool, channel: str) -> Connection:
     connection = pool.open(channel)
     connection.command("PING")  # its reply comes after that to SUBSCRIBE
     return connection
+
+
+def _close_opened(opening: Future[Connection]) -> None:
+    if opening.exception() is None:
+        opening.result().close()
 
 
 class AsyncRedis:

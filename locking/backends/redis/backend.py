@@ -40,7 +40,7 @@ from locking.backends.redis.scripts import (
     script_for,
 )
 from locking.claims import Capabilities, Claim, Grant, Held, other_slots
-from locking.exceptions import LockUnavailable
+from locking.exceptions import LockError, LockUnavailable
 
 
 class Asked(NamedTuple):
@@ -156,8 +156,13 @@ class RedisBackend(RedisRequests):
             if self._replicas and not is_new:
                 # The script of another connection granted it: WAIT needs a write of its own.
                 connection, _ = self._ask(connection, KEEP, claim, "count", "1")
-            self._require_replicas(self._acknowledged(connection))
-            grant = self.grant(claim, token, ends)
+            acknowledged = self._acknowledged(connection)
+            try:
+                self._require_replicas(acknowledged)
+                grant = self.grant(claim, token, ends)
+            except LockError:
+                self.pool.of(claim.name).give(connection)
+                raise
         elif not entry or claim.trace is not None:
             claim.holder = self.holder(claim, holder)
         return connection, Asked(grant, sent, ticks, ends + RECHECK_DELAY, place, bool(is_new))

@@ -130,8 +130,8 @@ class Quorum:
 
     def voters(self) -> list[MasterConnection]:
         """Return the masters to ask for a vote: their restart delay is over."""
-        now = time.monotonic()
-        return [each for each in self.connections() if each.votes_from <= now]
+        connections, now = self.connections(), time.monotonic()  # in this order: some are new
+        return [each for each in connections if each.votes_from <= now]
 
     def ask(
         self,

@@ -148,7 +148,7 @@ MUTANTS = [
         "renew-unheld",
         "the renewal never reports a lost lease",
         "redis/lease",
-        lua(KEEP, "\n  return 0\nend\nif (ARGV[4]", "\n  return 1\nend\nif (ARGV[4]"),
+        lua(KEEP, "\n  return 0\nend\nif ARGV[2]", "\n  return 1\nend\nif ARGV[2]"),
     ),
     Mutant(
         "token-stays",

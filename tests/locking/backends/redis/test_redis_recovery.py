@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import LockLost, LockMisuse, LockUnavailable
 from locking.backends.redis import backend as module
 from locking.backends.redis.pool import redis_breaker
 from locking.claims import Claim
@@ -173,6 +174,16 @@ def test_extension_gives_up_while_the_grant_still_lasts(
     assert not redis_breaker(url).is_open
     proxy.resume()
     assert backend.extend(short, grant.token, 8.0) > grant.deadline
+
+
+def test_refused_number_of_slots_keeps_the_connection(server: Redis, connect: Connect) -> None:
+    backend = connect(server.url)
+    for slots, outcome in ((2, nullcontext()), (3, pytest.raises(LockMisuse, match="slots=2"))):
+        asked = Claim(name=f"{SEMAPHORE_PREFIX}n", ttl=30.0)
+        asked.slots = slots
+        with outcome:
+            backend.acquire(asked, 0)
+        assert (len(backend.pool), len(backend.pool.connections)) == (1, 1)
 
 
 def test_one_lock_is_read_with_one_command(server: Redis, connect: Connect) -> None:
