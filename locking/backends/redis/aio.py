@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from locking.backends.redis.backend import RedisBackend
 
 
+MAX_REQUESTS = 16
+"""Requests of waiting tasks in the helper thread's queue: one takes more memory than a waiter."""
+
+
 class Waiter:
     """A claim that waits for a message from Redis, or to be woken without one."""
 
-    __slots__ = ("_woken", "claim", "entry", "is_recheck", "message")
+    __slots__ = ("_future", "_is_woken", "claim", "entry", "is_recheck", "message")
 
     def __init__(self, claim: Claim, entry: str) -> None:
         self.claim = claim
@@ -39,18 +43,25 @@ class Waiter:
         self.is_recheck = False
         """True if it was woken to ask whether the present grant has ended."""
         self.message = ""
-        self._woken = asyncio.Event()
+        self._is_woken = False
+        self._future: asyncio.Future[None] | None = None
 
     def wake(self, message: str = "") -> None:
         """End the present wait, or the next one."""
         self.message = message or self.message
-        self._woken.set()
+        self._is_woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def wait(self) -> str:
         """Return the message, or "" if woken without one."""
-        await self._woken.wait()
-        self._woken.clear()
-        message, self.message = self.message, ""
+        if not self._is_woken:
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                await self._future
+            finally:
+                self._future = None
+        message, self.message, self._is_woken = self.message, "", False
         return message
 
 
@@ -79,6 +90,7 @@ class Inbox:
         self._pool = backend.pool
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
+        self.asking = asyncio.Semaphore(MAX_REQUESTS)
         self._connection: Connection | None = None
         self._by_owner: dict[str, Waiter] = {}
         self._queues: dict[str, _Queue] = {}
@@ -232,7 +244,8 @@ class AsyncRedis:
         try:
             while True:
                 await inbox.open()
-                asked = await backend.helper.run(partial(backend.ask, claim, entry))
+                async with inbox.asking:
+                    asked = await backend.helper.run(partial(backend.ask, claim, entry))
                 if waiter.is_recheck and asked.is_new:
                     inbox.rejoin(claim.name)
                 waiter.is_recheck = False
