@@ -168,7 +168,7 @@ COURSE = (
         notice=_("Three of five voted for A, and three of five voted for B."),
         broken=Excerpt("locking/backends/redlock/backend.py", '"RESTART_DELAY": seconds'),
         repaired=Excerpt(
-            "locking/backends/redlock/master.py", "if master.restart_delay", "self.votes_from"
+            "locking/backends/redlock/quorum.py", "if restart_delay", "self.votes_from"
         ),
         scenarios=("redlock-clock-jump", "redlock-amnesia"),
     ),

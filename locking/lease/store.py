@@ -23,7 +23,11 @@ class LockStore(LeaseTable):
         self.alias: str = backend.alias
         self.ttl: float = backend.ttl
         self.timeout: float = backend.timeout
-        self.capabilities: Capabilities = backend.capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what the backend can do; `database` may learn of a pooler while it runs."""
+        return self.backend.capabilities
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> StoreLock:
         """Return a lock on `name`; see `locking.lease.LockOptions`."""

@@ -361,7 +361,7 @@ def test_refusal_of_a_view_is_not_stored(user) -> None:
 def test_refused_view_returns_the_faster_response(user, backend) -> None:
     @idempotent
     def late(request, *, attempt: Attempt) -> HttpResponse:
-        backend.reset_after_fork()  # drops the lease
+        backend.backend.reset_after_fork()  # drops the lease
         send(user, headers=KEY)
         return HttpResponse("too late", status=409)
 

@@ -149,7 +149,7 @@ def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> Non
 
 
 def test_holder_in_a_backend_without_a_list_waits_too(old, monkeypatch) -> None:
-    monkeypatch.setattr(old, "capabilities", replace(old.capabilities, lists_holders=False))
+    monkeypatch.setattr(old.backend, "capabilities", replace(old.capabilities, lists_holders=False))
     with lock("job"):
         switch(backend="new", wait=False)
         with pytest.raises(LockTimeout), lock("sale", timeout=0.1):
@@ -159,7 +159,7 @@ def test_holder_in_a_backend_without_a_list_waits_too(old, monkeypatch) -> None:
 
 def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(old, monkeypatch) -> None:
     old.ttl = 0.2
-    monkeypatch.setattr(old, "capabilities", replace(old.capabilities, lists_holders=False))
+    monkeypatch.setattr(old.backend, "capabilities", replace(old.capabilities, lists_holders=False))
     began = time.monotonic()
     switch(backend="new")
     assert time.monotonic() - began >= AGE + old.ttl
@@ -206,7 +206,7 @@ def test_backend_with_unlisted_lasting_holders_needs_force(old, monkeypatch, exc
     """Like GET_LOCK and `process`: other processes may hold locks there for days."""
     for expires, refused in ((True, False), (False, True)):
         found = replace(old.capabilities, exclusion=exclusion, lists_holders=False, expires=expires)
-        monkeypatch.setattr(old, "capabilities", found)
+        monkeypatch.setattr(old.backend, "capabilities", found)
         with pytest.raises(LockUnavailable, match="do not expire") if refused else nullcontext():
             switch(backend="new", wait=False)
         cancel_switch()
