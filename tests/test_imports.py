@@ -141,7 +141,7 @@ def import_graph(*packages: str) -> dict[str, set[str]]:
     graph = {}
     for module, file in files.items():
         package = ".".join(file.relative_to(ROOT).parent.parts)
-        names = imports(file.read_text(), package, type_checking=False)
+        names = imports(file.read_text(), package)
         graph[module] = {found for name in names if (found := module_of(name))} - {module}
     return graph
 

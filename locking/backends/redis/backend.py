@@ -15,11 +15,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.redis.aio import AsyncRedis
+from locking.backends.redis.aio import Asked, AsyncRedis
 from locking.backends.redis.connection import Connection, Disconnected, milliseconds
 from locking.backends.redis.held_locks import held_names, holders_of
 from locking.backends.redis.pool import ConnectionPool
@@ -41,22 +41,6 @@ from locking.backends.redis.scripts import (
 )
 from locking.claims import Capabilities, Claim, Grant, Held, other_slots
 from locking.exceptions import LockError, LockUnavailable
-
-
-class Asked(NamedTuple):
-    """The reply to a claim that asked for its lock."""
-
-    grant: Grant | None
-    sent: float
-    """Monotonic time before the request."""
-    ticks: int
-    """Redis's time at the reply."""
-    recheck_at: float
-    """Monotonic time at which the present grant should have ended."""
-    place: int
-    """Number of waiters before it."""
-    is_new: bool
-    """True if Redis knew neither a grant nor an entry of the claim."""
 
 
 class RedisBackend(RedisRequests):
