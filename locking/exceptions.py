@@ -1,7 +1,8 @@
 """Errors of locks and of idempotent requests.
 
     LockError
-    ├── LockTimeout       another caller held the lock for the whole wait; safe to retry
+    ├── LockTimeout       another caller held the lock for the whole wait (also a TimeoutError);
+    │                     safe to retry
     ├── LockLost          the caller no longer holds the lock: it expired, was broken or taken over
     ├── LockUnavailable   the store does not reply or refuses; the owner of the lock is unknown
     └── LockMisuse        the call itself is wrong (also a ValueError); retrying cannot help
@@ -38,7 +39,7 @@ class LockError(DocumentedError):
     """A lock operation failed."""
 
 
-class LockTimeout(LockError):
+class LockTimeout(LockError, TimeoutError):
     """The lock stayed held by another caller for the whole timeout."""
 
     def __init__(

@@ -27,7 +27,8 @@ from django.utils.translation import get_language_from_request, override, pgette
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import RedisError
 
-from locking import KeyInFlight, LockError, LockUnavailable
+from locking import LockError, LockUnavailable
+from locking.exceptions import KeyInFlight
 
 logger = logging.getLogger("shop")
 

@@ -6,7 +6,7 @@ from typing import Any
 from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
-from locking import run_once
+from locking.jobs.run_once import run_once
 from shop.administration import alerts
 from shop.orders import service as orders
 from shop.payments import service as payments

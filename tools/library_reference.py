@@ -16,11 +16,11 @@ from locking import exceptions
 
 PAGE = ROOT / "docs/library/reference.md"
 OPTIONS = "ttl timeout renew on_lost reentrant max_hold until cancel_on_loss"
-LOCK = "acquire extend release lease locked aacquire arelease all_of take_over"
+LOCK = "acquire try_acquire extend release lease locked owned aacquire arelease all_of take_over"
 LEASE = "token fence owner deadline remaining lost check extend hand_over"
 NAMES = {
     "lock": ("policy.lock.PolicyLock", LOCK),
-    "locks": ("backends.base.Backend", "lock all_of semaphore read_write inspect break_lock probe"),
+    "locks": ("lease.LockStore", "lock all_of semaphore read_write inspect break_lock probe"),
     "Options of a lock": ("lease.lock.LockOptions", OPTIONS),
     "Lease": ("Lease", LEASE),
     "locked": ("locked", ""),
@@ -30,16 +30,25 @@ NAMES = {
     "Semaphore": ("lease.Semaphore", "locked"),
     "ReadWriteLock": ("lease.ReadWriteLock", "read write"),
     "Attributes of LockTimeout": ("LockTimeout", "holder since"),
-    "run_once": ("run_once", ""),
+    "run_once": ("jobs.run_once.run_once", ""),
     "current_run": ("jobs.runs.Run", "attempt check finish"),
-    "unique": ("unique", ""),
-    "idempotent": ("idempotent", ""),
-    "Attempt": ("Attempt", "response is_replay store"),
-    "StoredResponse": ("StoredResponse", "to_http"),
+    "unique": ("jobs.unique.unique", ""),
+    "idempotent": ("idempotency.views.idempotent", ""),
+    "Attempt": ("idempotency.Attempt", "response is_replay store"),
+    "StoredResponse": ("idempotency.StoredResponse", "to_http"),
     "single_flight": ("single_flight.SingleFlight", "get_or_build invalidate"),
 }
-CALLED = ("lock", "Attempt", "StoredResponse")
 """The public names, each with its object and the members that users need."""
+HOMES = {
+    "run_once": "jobs.run_once",
+    "current_run": "jobs.run_once",
+    "unique": "jobs.unique",
+    "idempotent": "idempotency.views",
+    "Attempt": "idempotency",
+    "StoredResponse": "idempotency",
+}
+"""The module of each name that is not in `locking` itself."""
+CALLED = ("lock", "Attempt", "StoredResponse")
 
 
 def plain(text: str | None) -> str:
@@ -68,6 +77,8 @@ def names() -> str:
         of = import_string(f"locking.{path}")
         is_called = inspect.isfunction(of) or title in CALLED
         call = f"`{title}{signature(of)}`\n\n" if is_called else ""
+        if title in HOMES:
+            call = f"`from locking.{HOMES[title]} import {title}`\n\n{call}"
         text += f"### {title}\n\n{call}{inspect.getdoc(of)}\n\n"
         if rows := [row(of, name) for name in members.split()]:
             text += marked.table(["name", "meaning"], rows) + "\n"

@@ -5,7 +5,7 @@ from uuid import UUID
 from celery import shared_task
 
 from loadtest.web import runs
-from locking import run_once
+from locking.jobs.run_once import run_once
 
 
 @shared_task(soft_time_limit=runs.TIME_LIMIT, time_limit=runs.TIME_LIMIT + 20)

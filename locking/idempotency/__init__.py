@@ -7,10 +7,11 @@
                 attempt.store(StoredResponse(body=b"paid"))    # in the same transaction
     return attempt.response
 
-`locking.idempotent` does the same for views. The row of the key is written in the transaction of
-the effect, so a crash leaves both or neither, and a later request with the key gets the stored
-response byte for byte or does the work. A lock on the key only reveals that an earlier request is
-still in progress; it ends with its process, and the effect is not doubled without it.
+`idempotent` of `locking.idempotency.views` does the same for views. The row of the key is written
+in the transaction of the effect, so a crash leaves both or neither, and a later request with the
+key gets the stored response byte for byte or does the work. A lock on the key only reveals that an
+earlier request is still in progress; it ends with its process, and the effect is not doubled
+without it.
 
 Only responses of requests that had an effect are stored. A refused request changed nothing, so its
 key may be sent again.

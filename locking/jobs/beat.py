@@ -4,7 +4,7 @@
 
 Every message carries its scheduled time, and all beats compute the same times: an interval counts
 from 1970, not from the start of a beat. A job that several beats send several times runs once
-(`locking.run_once`); its scheduled times that passed while beats were slow or down are sent late,
+(see `run_once`); its scheduled times that passed while beats were slow or down are sent late,
 the last `MISSED` of them. The row of a run is created before its message is sent, so that a message
 that is lost is sent again (`locking.jobs.runs.resend_unfinished`).
 """

@@ -10,7 +10,8 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from inventory.statements import insert
-from locking import Attempt, IdempotencyError, KeyInFlight
+from locking.exceptions import IdempotencyError, KeyInFlight
+from locking.idempotency import Attempt
 from locking.models import IdempotencyKey
 from shop.errors import InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order

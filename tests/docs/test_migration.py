@@ -18,7 +18,8 @@ from kazoo.client import KazooClient
 
 from devservers import Redis, ZooKeeper
 from devservers.faults.waiting import until
-from locking import Lock, LockLost, LockTimeout, lock, locks, run_once
+from locking import Lock, LockLost, LockTimeout, lock, locks
+from locking.jobs.run_once import run_once
 from tests.devservers.faults.interception import ExpireSession
 from tests.docs.test_code_blocks import execute, python_blocks
 

@@ -1,4 +1,4 @@
-"""`locking.idempotent` and `locking.Attempt`: one effect and one response for each key."""
+"""`idempotent` views and `Attempt`: one effect and one response for each key."""
 
 import asyncio
 import logging
@@ -21,17 +21,10 @@ from django.test import RequestFactory
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 
-from locking import (
-    Attempt,
-    KeyInFlight,
-    KeyReused,
-    KeyUnusable,
-    StoredResponse,
-    idempotency,
-    idempotent,
-    locks,
-)
-from locking.idempotency import KEPT_FOR, prune
+from locking import idempotency, locks
+from locking.exceptions import KeyInFlight, KeyReused, KeyUnusable
+from locking.idempotency import KEPT_FOR, Attempt, StoredResponse, prune
+from locking.idempotency.views import idempotent
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
 from locking.testing.calls import in_thread

@@ -24,8 +24,8 @@ from loadtest.resilience.jobs import EVERY, READY, TTL
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()
 
-from locking import current_run, run_once  # noqa: E402
 from locking.jobs import runs  # noqa: E402
+from locking.jobs.run_once import current_run, run_once  # noqa: E402
 
 WORK_SECONDS = 1.5
 """Seconds that `once` takes at most without a gate."""

@@ -14,18 +14,10 @@ from django.db import connections
 from django.utils import timezone
 
 from devservers.faults.waiting import until
-from locking import (
-    LockLost,
-    LockMisuse,
-    LockUnavailable,
-    current_run,
-    locks,
-    policy,
-    run_once,
-)
+from locking import LockLost, LockMisuse, LockUnavailable, locks, policy
 from locking.backends.redis.backend import RedisBackend
 from locking.jobs import pruning, runs, times
-from locking.jobs.run_once import TIME_LIMIT
+from locking.jobs.run_once import TIME_LIMIT, current_run, run_once
 from locking.models import JobRun
 from tests.locking.policy.two_backends import apart
 

@@ -17,9 +17,9 @@ from redis import Redis as Client
 
 from devservers import Server
 from devservers.faults.waiting import until
-from locking import LockMisuse, LockUnavailable, locks, unique
+from locking import LockMisuse, LockUnavailable, locks
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs.unique import HEADER, UniqueTask
+from locking.jobs.unique import HEADER, UniqueTask, unique
 from tests.locking.jobs.unique_app import QUEUE, READY, again, app, fail, hard, soft, work
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,9 +10,10 @@ from celery import Celery
 from django.core.management import call_command
 from django.utils import timezone
 
-from locking import current_run, policy, run_once
+from locking import policy
 from locking.jobs import runs
 from locking.jobs.beat import Scheduler
+from locking.jobs.run_once import current_run, run_once
 from locking.jobs.tasks import prune_job_runs
 from locking.models import JobRun, LockPolicyChange
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from locking import LockMisuse, idempotent, lock, locks, run_once, single_flight
+from locking import LockMisuse, lock, locks, single_flight
+from locking.idempotency.views import idempotent
+from locking.jobs.run_once import run_once
 
 BAD_TIMES = {
     "ttl": lambda: locks["process"].lock("a", ttl="5"),
