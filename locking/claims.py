@@ -20,7 +20,7 @@ from locking.fork import RenewedLock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The properties of REQUIREMENTS L14; a contract test proves each."""
+    """What a backend promises; a test of the contract proves each property."""
 
     summary: str
     """One line for the reader who chooses a backend."""

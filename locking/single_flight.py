@@ -1,4 +1,4 @@
-"""Cached values that are built once for all processes and threads (REQUIREMENTS U4).
+"""Cached values that are built once for all processes and threads.
 
     from locking import single_flight
 

@@ -39,7 +39,7 @@ class Scenario:
     fault: str
     """One of FAULTS."""
     row: str
-    """Its row in REQUIREMENTS, e.g. F2."""
+    """Its number in the list of failures, e.g. F2."""
     title: Text
     broken: str
     """The guard that fails."""

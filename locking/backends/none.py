@@ -1,4 +1,4 @@
-"""No lock at all: the control (REQUIREMENTS L1). Every claim is granted at once."""
+"""No lock at all: the control. Every claim is granted at once."""
 
 from django.utils.translation import gettext_noop
 

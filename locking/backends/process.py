@@ -1,4 +1,4 @@
-"""A lock inside one process (REQUIREMENTS L2): it excludes threads, but not other processes."""
+"""A lock inside one process: it excludes threads, but not other processes."""
 
 import asyncio
 import math

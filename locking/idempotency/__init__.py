@@ -1,4 +1,4 @@
-"""One effect and one response for each idempotency key (REQUIREMENTS U2).
+"""One effect and one response for each idempotency key.
 
     with Attempt(user=user.pk, key=key, request=b"pay 42") as attempt:
         if attempt.response is None:

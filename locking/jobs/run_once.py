@@ -1,4 +1,4 @@
-"""Jobs with one effect per scheduled time, on any number of machines (REQUIREMENTS U3).
+"""Jobs with one effect per scheduled time, on any number of machines.
 
     @shared_task
     @run_once

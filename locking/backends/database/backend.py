@@ -1,4 +1,4 @@
-"""A row per lock with owner, count, token and end, on the database's clock (REQUIREMENTS L4).
+"""A row per lock with owner, count, token and end, on the database's clock.
 
 Acquiring and releasing are one UPDATE each. A free row stays, so that its token also grows when the
 clock is set back; `sweep` deletes rows that were not used for long. Times and tokens are

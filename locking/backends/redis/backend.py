@@ -1,4 +1,4 @@
-"""The lock on one Redis server (REQUIREMENTS L8 and L9): fair, fenced, without polling.
+"""The lock on one Redis server: fair, fenced, without polling.
 
 A hash per name records the holder, a list records the waiters. The script that releases a lock also
 grants it to the next waiter and publishes the grant to the waiter's connection, so a contended lock

@@ -1,4 +1,4 @@
-"""RedLock: a majority of independent Redis masters grants (REQUIREMENTS L10).
+"""RedLock: a majority of independent Redis masters grants.
 
 The algorithm is Sanfilippo's, https://redis.io/docs/latest/develop/use/patterns/distributed-locks/:
 SET NX PX with a unique value on every master. The lock is acquired if a majority grants it and the

@@ -1,4 +1,4 @@
-"""A queue of nodes in ZooKeeper (REQUIREMENTS L12), after ZooKeeper's recipe and Curator's.
+"""A queue of nodes in ZooKeeper, after ZooKeeper's recipe and Curator's.
 
 A claim is an ephemeral sequential node under a parent per name. The lowest number holds the lock
 and each other claim watches the node before its own, so a release wakes one. The node ends with

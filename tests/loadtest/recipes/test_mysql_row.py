@@ -1,4 +1,4 @@
-"""The textbook lock in a MySQL table (REQUIREMENTS L3): it works, and it has three flaws."""
+"""The textbook lock in a MySQL table: it works, and it has three flaws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The textbook Redis locks (REQUIREMENTS L5, L6, L7) and their flaws."""
+"""The textbook Redis locks and their flaws."""
 
 from __future__ import annotations
 

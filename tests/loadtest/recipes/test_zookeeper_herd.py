@@ -1,4 +1,4 @@
-"""The herd of the textbook ZooKeeper lock beside the queue (REQUIREMENTS L11, F7)."""
+"""The herd of the textbook ZooKeeper lock beside the queue."""
 
 from __future__ import annotations
 
