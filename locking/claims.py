@@ -20,7 +20,7 @@ from locking.fork import RenewedLock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a backend promises; a test of the contract proves each property."""
+    """The promises of a backend; a test of the contract proves each."""
 
     summary: str
     """One line for the reader who chooses a backend."""
