@@ -12,10 +12,14 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transacti
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.postgresql import LOCK_TIMEOUT, LONGEST_WAIT_MS, PostgreSQLSession
+from locking.backends.database.postgresql import (
+    LOCK_TIMEOUT,
+    LONGEST_WAIT_MS,
+    MINT,
+    PostgreSQLSession,
+)
 from locking.backends.database.session import Session
 from locking.backends.database.session_locks import lock_name
-from locking.backends.database.shared import MINT
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
 

@@ -38,8 +38,8 @@ class SharedLock(StoreLock):
         super().__init__(table, ReservedName(f"{self.prefix}{name}"), **options)
         if not table.backend.capabilities.shared:
             raise LockMisuse(
-                f"{table.backend.alias} has no semaphores and no read-write locks: use redis, "
-                "zookeeper or postgresql_session."
+                f"{table.backend.alias} has no semaphores and no read-write locks: use redis "
+                "or zookeeper."
             )
         self.slots = slots
 

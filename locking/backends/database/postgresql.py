@@ -8,7 +8,6 @@ import itertools
 import math
 import re
 import time
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, cast
@@ -44,6 +43,8 @@ SET_UP = (
     + ") AS wanted (name, value) USING (name) WHERE pg_backend_pid() = %s"
 )
 """A pooler tells its clients a number of its own: then nothing is set, and the count is 0."""
+MINT = "locking_next_token()"
+"""The expression for a new token; a migration creates the function."""
 KEY = "(classid::bigint << 32) | objid::bigint"
 LOCKS = (
     "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
@@ -79,8 +80,6 @@ class PostgreSQLSession(UserLockSession):
     holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %s"
     kill_session = "SELECT pg_terminate_backend(%s)"
     _inherited: list[Any] = []
-    slot = 0
-    """Key of the semaphore's slot that the session has."""
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         if not hasattr(raw, "pgconn"):
@@ -161,30 +160,16 @@ class PostgreSQLSession(UserLockSession):
         """Return 64 bits of the name's hash."""
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
 
-    def get_lock(
-        self, claim: Claim, name: str, seconds: float, value: str = "1", wait: str = WAIT
-    ) -> Any:
+    def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
         """Wait for an advisory lock."""
         # Rounded up: after a wait that ends early, the waiter would send another one.
         ms = max(1, math.ceil(min(seconds * 1000, LONGEST_WAIT_MS)))
         with interruptible(claim) as waker:
             try:
-                found = self.run(wait.format(value), (ms, self.key(name)), ms / 1000, waker)
+                found = self.run(WAIT.format(value), (ms, self.key(name)), ms / 1000, waker)
                 return _value(found, 0, 0)
             except LockTimeout:
                 return None
-            except self._errors as error:
-                raise self.translate(error) from error
-
-    def await_notification(self, claim: Claim, seconds: float) -> None:
-        """Return when another session has notified this one, or after `seconds`."""
-        with interruptible(claim) as waker, suppress(ConnectionLost):  # nothing came in time
-            try:
-                if self._pg.notifies() is None:
-                    self.await_input(seconds, waker)
-                    self._pg.consume_input()
-                while self._pg.notifies():
-                    pass
             except self._errors as error:
                 raise self.translate(error) from error
 

@@ -109,14 +109,6 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         token: int | None = session.get_lock(claim, self.key(claim.name), seconds, self.mint)
         return token
 
-    def statement(self, session: UserLockSession, claim: Claim, sql: str) -> tuple[Any, ...]:
-        """Return `free` or `owns` with its arguments."""
-        return sql, session.key(self.key(claim.name))
-
-    def waiters(self, session: UserLockSession, claim: Claim, waits: list[str]) -> int:
-        """Return how many of the server's waits are for the claim's lock."""
-        return sum(str(session.key(self.key(claim.name))) in wait for wait in waits)
-
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
         session = self._ask(claim, self.free)
@@ -139,7 +131,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         try:
             if self.pool.breaker.is_open:
                 raise ConnectionLost
-            row = session.row(*self.statement(session, claim, sql))
+            row = session.row(sql, session.key(self.key(claim.name)))
         except ConnectionLost:
             row = None
         except BaseException:
@@ -188,7 +180,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
                 name=claim.name,
                 owner=claim.owner,
                 token=claim.token,
-                waiters=self.waiters(one, claim, waits),
+                waiters=sum(str(one.key(self.key(claim.name))) in wait for wait in waits),
             )
             for one, claim in held
         ]

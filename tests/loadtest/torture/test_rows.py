@@ -19,7 +19,7 @@ from tests.loadtest.torture.test_torture import BACKENDS
 
 pytestmark = pytest.mark.long
 MACHINES = [name for name in BACKENDS if name not in ("database on SQLite", "process")]
-SHARED = ["redis", "zookeeper", "postgresql_session"]
+SHARED = ["redis", "zookeeper"]
 Replay = Callable[..., None]
 
 

@@ -243,5 +243,5 @@ class SharedOrder(SharedLimits):
     @needs(lambda can: not can.shared)
     def test_backend_without_shared_locks_says_so(self, locks: LockStore, name: str) -> None:
         for make in (partial(locks.semaphore, name, 2), locks.read_write(name).read):
-            with pytest.raises(LockMisuse, match="redis, zookeeper or postgresql_session"):
+            with pytest.raises(LockMisuse, match="redis or zookeeper"):
                 make()

@@ -17,7 +17,6 @@ from locking.backends.database.session import UserLockSession
 from locking.backends.postgresql_session import PostgreSQLSessionBackend
 from locking.claims import Claim
 from locking.handler import create
-from locking.lease import Lock
 from tests.locking.backends.database.postgresql_tools import (
     Superuser,
     alias,
@@ -42,48 +41,27 @@ def backend(alias: str) -> Iterator[PostgreSQLSessionBackend]:
     made.close()
 
 
-@pytest.mark.parametrize("kind", ["plain", "reader", "semaphore"])
 def test_lock_granted_at_the_end_of_a_wait_is_not_kept(
-    backend: PostgreSQLSessionBackend, alias: str, root: Superuser, kind: str
+    backend: PostgreSQLSessionBackend, alias: str, root: Superuser
 ) -> None:
     """A statement that reaches its lock_timeout keeps a lock that it got at that moment."""
-    name = f"granted late {kind}"
-
-    def lock(of: PostgreSQLSessionBackend, *, first: bool = False) -> Lock:
-        if kind == "reader":
-            both = store_of(of).read_write(name)
-            return both.write() if first else both.read()
-        return store_of(of).semaphore(name, 1) if kind == "semaphore" else store_of(of).lock(name)
-
     other = session(alias)
-    mine = lock(other, first=True)
+    mine = store_of(other).lock("granted late")
     mine.acquire(timeout=5)
-    with ThreadPoolExecutor(2) as pool:
-        waiters = [pool.submit(lock(backend).acquire, timeout=1)]
-        if kind == "semaphore":  # its first waiter waits for a notification, the next in a queue
-            until(lambda: root.sessions() >= 2 and _queue_is_taken(root), "the first waiter")
-            waiters.append(pool.submit(lock(backend).acquire, timeout=1))
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(store_of(backend).lock("granted late").acquire, timeout=1)
         until(lambda: root.waits() == 1, "the wait on the server")
         ((pid,),) = root("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
         os.kill(pid, signal.SIGSTOP)
         try:
-            if kind != "semaphore":
-                mine.release()
+            mine.release()
             until(lambda: root.waits() == 0, "the grant")
             until(lambda: _is_pending(pid, signal.SIGALRM), "the end of the wait")
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert [waiter.result(WAIT_TIMEOUT) for waiter in waiters] == [False] * len(waiters)
-    if kind == "semaphore":
-        mine.release()
-    held = "SELECT * FROM pg_locks WHERE locktype = 'advisory'"
-    assert root(held) == []
+        assert not waiter.result(WAIT_TIMEOUT)
+    assert root("SELECT * FROM pg_locks WHERE locktype = 'advisory'") == []
     other.close()
-
-
-def _queue_is_taken(root: Superuser) -> bool:
-    sql = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-    return bool(root(sql)[0][0] == 2)
 
 
 def _is_pending(pid: int, number: signal.Signals) -> bool:

@@ -175,7 +175,7 @@ def test_use_without_a_transaction_or_until_is_refused(start: Start) -> None:
 
 
 def test_shared_locks_are_refused() -> None:
-    """A semaphore would be a lock of one holder, beside the slots of `postgresql_session`."""
+    """A semaphore would be a lock of one holder."""
     backend = create("transaction", {**CONF, "LOCATION": "postgresql"})
     assert not backend.capabilities.shared
     for shared in (
