@@ -24,7 +24,7 @@ ACQUIRE: dict[str, Place] = {
     "redlock": (f"{BACKENDS}/redlock/backend.py", 'pack("SET", key'),
     "zookeeper": (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
     "herd": (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
-    "database": (f"{BACKENDS}/database/sql.py", 'f"UPDATE locking_lockrow SET token'),
+    "database": (f"{BACKENDS}/database/sql.py", 'take = f"""UPDATE locking_lockrow'),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "insert = f"),
     "setnx": (TEXTBOOK, "return bool(self._client.setnx("),
     "setnx_expire": (TEXTBOOK, "if not self._client.setnx("),
@@ -37,10 +37,7 @@ RELEASE: dict[str, Place] = {
     "redis": (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
     "redlock": (f"{BACKENDS}/lua/redlock_release.lua", "redis.call('DEL'"),
     "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
-    "mysql_row": (
-        f"{RECIPES}/mysql_row.py",
-        '"DELETE FROM recipe_lock WHERE resource_name = %s", name',
-    ),
+    "mysql_row": (f"{RECIPES}/mysql_row.py", "DELETE, name=name"),
     **dict.fromkeys(("setnx", "setnx_expire", "set_px"), (TEXTBOOK, "client.delete(self.prefix")),
     **dict.fromkeys(
         ("zookeeper", "herd"), (f"{BACKENDS}/zookeeper/backend.py", "delete_async(path)")

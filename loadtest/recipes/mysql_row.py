@@ -19,6 +19,7 @@ CREATE = (
     "CREATE TABLE IF NOT EXISTS recipe_lock "
     "(resource_name VARCHAR(200) NOT NULL UNIQUE, owner VARCHAR(150) NOT NULL)"
 )
+DELETE = "DELETE FROM recipe_lock WHERE resource_name = %(name)s"
 
 
 class MySQLRowRecipe(DatabaseLocks[Session]):
@@ -35,17 +36,17 @@ class MySQLRowRecipe(DatabaseLocks[Session]):
         super().__init__(alias, **settings)
         self._created = False
 
-    def _change(self, sql: str, *args: str) -> int:
+    def _change(self, sql: str, **values: str) -> int:
         if not self._created:
             self.pool.call(lambda session: session.change(CREATE))
             self._created = True
-        return self.pool.call(lambda session: session.change(sql, *args))
+        return self.pool.call(lambda session: session.change(sql, **values))
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Try once and ignore `timeout`."""
         ignore = "OR IGNORE" if self.pool.vendor == "sqlite" else "IGNORE"
-        insert = f"INSERT {ignore} INTO recipe_lock VALUES (%s, %s)"  # noqa: S608 - two constants
-        if not self._change(insert, claim.name, claim.owner):
+        insert = f"INSERT {ignore} INTO recipe_lock VALUES (%(name)s, %(owner)s)"  # noqa: S608
+        if not self._change(insert, name=claim.name, owner=claim.owner):
             return None
         return Grant(clock_token(), math.inf)
 
@@ -68,8 +69,8 @@ class MySQLRowRecipe(DatabaseLocks[Session]):
 
     def probe(self) -> None:
         """Write to the table."""
-        self._change("DELETE FROM recipe_lock WHERE resource_name = %s", "")
+        self._change(DELETE, name="")
 
     def break_lock(self, name: str) -> bool:
         """Delete the row, as an operator does after the holder crashed."""
-        return bool(self._change("DELETE FROM recipe_lock WHERE resource_name = %s", name))
+        return bool(self._change(DELETE, name=name))

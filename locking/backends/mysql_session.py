@@ -21,7 +21,7 @@ from django.utils.translation import gettext_noop
 from locking.backends.database.session import Session, UserLockSession
 from locking.backends.database.session_locks import SessionLocks
 from locking.claims import Capabilities
-from locking.exceptions import LockMisuse, LockUnavailable
+from locking.exceptions import LockMisuse
 
 TOKEN = f"UUID_SHORT() & IF(@@GLOBAL.read_only OR @@GLOBAL.innodb_read_only, 0, {2**63 - 1})"
 """The mask keeps tokens of servers whose id is 128 or more in the range of a BIGINT."""
@@ -42,9 +42,9 @@ class MySQLSessionBackend(SessionLocks):
     )
     vendors = ("mysql",)
     mint = TOKEN
-    attempt = f"SELECT IF(GET_LOCK(%s, 0) = 1, {TOKEN}, NULL)"
-    free = "SELECT RELEASE_LOCK(%s)"
-    owns = "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"
+    attempt = f"SELECT IF(GET_LOCK(%(key)s, 0) = 1, {TOKEN}, NULL)"
+    free = "SELECT RELEASE_LOCK(%(key)s)"
+    owns = "SELECT IS_USED_LOCK(%(key)s) = CONNECTION_ID()"
     _is_checked = False
 
     def checked(self, session: Session) -> UserLockSession:
@@ -55,13 +55,4 @@ class MySQLSessionBackend(SessionLocks):
                 "Use the database backend."
             )
         self._is_checked = True
-        assert isinstance(session, UserLockSession)
-        return session
-
-    def check_token(self, token: int) -> None:
-        """Refuse a server that is read-only: the primary does not know its locks."""
-        if not token:
-            raise LockUnavailable(
-                f"{self.alias}: the server is read-only. Connect to the primary itself, not "
-                "through a proxy that sends SELECT to replicas."
-            )
+        return super().checked(session)

@@ -11,10 +11,8 @@ from typing import ClassVar
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.postgresql import KEY, LOCKS, MINT
-from locking.backends.database.session import Session, UserLockSession
 from locking.backends.database.session_locks import SessionLocks
-from locking.claims import Capabilities, Claim
-from locking.exceptions import LockMisuse
+from locking.claims import Capabilities
 
 
 class PostgreSQLSessionBackend(SessionLocks):
@@ -32,23 +30,6 @@ class PostgreSQLSessionBackend(SessionLocks):
     )
     vendors = ("postgresql",)
     mint = MINT
-    attempt = f"SELECT CASE WHEN pg_try_advisory_lock(%s) THEN {mint} END"
-    free = "SELECT pg_advisory_unlock(%s)::int"
-    owns = f"SELECT COUNT(*) {LOCKS} AND pid = pg_backend_pid() AND {KEY} = %s"
-
-    def wait(self, session: UserLockSession, claim: Claim, seconds: float) -> int | None:
-        """Return a token when the lock becomes free, or None after `seconds`."""
-        token = super().wait(session, claim, seconds)
-        if token is None:
-            # A statement that reaches its lock_timeout keeps a lock that it got at that moment.
-            session.release_locks()
-        return token
-
-    def checked(self, session: Session) -> UserLockSession:
-        """Refuse a pooler that may give the session to another client."""
-        if session.user_locks is None:
-            raise LockMisuse(
-                f"{self.alias}: a pooler such as PgBouncer may share this database's sessions. "
-                "Connect to PostgreSQL itself, or use the database backend."
-            )
-        return session.user_locks
+    attempt = f"SELECT CASE WHEN pg_try_advisory_lock(%(key)s) THEN {mint} END"
+    free = "SELECT pg_advisory_unlock(%(key)s)::int"
+    owns = f"SELECT COUNT(*) {LOCKS} AND pid = pg_backend_pid() AND {KEY} = %(key)s"

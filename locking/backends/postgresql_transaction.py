@@ -85,10 +85,6 @@ class PostgreSQLTransactionBackend(DatabaseLocks[PostgreSQLSession]):
         """Return this process's locks."""
         return [held for _block, held in list(self._blocks.values())]
 
-    def probe(self) -> None:
-        """Run SELECT 1."""
-        self.pool.call(lambda session: session.row("SELECT 1"))
-
     def break_lock(self, name: str) -> bool:
         """Kill the session whose transaction has the lock."""
 

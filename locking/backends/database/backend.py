@@ -17,16 +17,25 @@ from django.db import connections
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.session import Cancelled, Session, UserLockSession
+from locking.backends.database.session import (
+    RESPONSE_TIMEOUT,
+    Cancelled,
+    Session,
+    UserLockSession,
+)
 from locking.backends.database.sql import SECOND, digest
-from locking.backends.database.waiting import Polling, Queueing, Row, holder_lock, queue_lock
+from locking.backends.database.waiting import (
+    Polling,
+    Queueing,
+    Row,
+    holder_lock,
+    queue_lock,
+    read,
+)
 from locking.backends.pending_releases import PendingReleases
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
 
-SQLITE_CLOCK_ERROR = 0.002
-"""Seconds by which SQLite's clock may be behind, so that a lease ends before its ttl: it reads
-whole milliseconds, and a Julian day is rounded."""
 IDLE_SECONDS = 3600.0
 """Seconds that a row is kept after its last use: far more than a clock is ever set back."""
 
@@ -36,14 +45,16 @@ def with_queue(declared: Capabilities, queues: bool = True) -> Capabilities:
     return replace(declared, fair=queues, wakes_waiters=queues)
 
 
-def held(name: str, row: Row) -> Held:
+def held(row: Row, waiters: int | None = None) -> Held:
     """Return the holder of a row."""
     return Held(
-        name=name,
+        name=row.name,
         owner=row.owner,
         token=row.token,
         since=row.token / SECOND,
         expires_in=row.left / SECOND,
+        count=row.depth,
+        waiters=waiters,
     )
 
 
@@ -66,7 +77,6 @@ class DatabaseBackend(DatabaseLocks[Session]):
         super().__init__(alias, **settings)
         self.capabilities = with_queue(self.capabilities, self.pool.vendor != "sqlite")
         self.pending_releases = PendingReleases()
-        self._clock_error = SQLITE_CLOCK_ERROR if self.pool.vendor == "sqlite" else 0.0
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the row, or wait for it; see `waiting`."""
@@ -92,36 +102,35 @@ class DatabaseBackend(DatabaseLocks[Session]):
             raise
 
     def _acquire(self, session: Session, claim: Claim, deadline: float) -> Grant | None:
-        queues = session.user_locks is not None
-        if queues != self.capabilities.fair:  # PostgreSQL turns out to be behind a pooler
-            self.capabilities = with_queue(self.capabilities, queues)
-        strategy = (Queueing if queues else Polling)(session, claim, self.pool)
+        locks = session.user_locks
+        if self.capabilities.fair != (locks is not None):  # PostgreSQL is behind a pooler
+            self.capabilities = with_queue(self.capabilities, locks is not None)
+        own = Queueing(locks, claim, self.pool) if locks else Polling(session, claim, self.pool)
         while True:
-            started = time.monotonic() - self._clock_error
-            token = strategy.take()
-            row = None
+            started = time.monotonic()
+            token, row = session.token(session.sql.take, own.values), None
             if token is None:
-                row = strategy.read()
+                row = read(session, claim.name)
                 if row is None:
-                    token = strategy.create()
+                    token = session.token(session.sql.create, own.values)
                 elif row.owner == claim.owner and row.left > 0:  # acquired, but the reply was lost
                     token = row.token
                     started += row.left / SECOND - claim.ttl
                 elif row.clock_was_set_back:
-                    session.change(session.sql.repair, digest(claim.name))
+                    session.run(session.sql.repair, own.values)
             if token is not None:
-                if strategy.pins_session:
+                if locks:  # the holder lock ends with the session
                     self.pin(session, claim)
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
             is_over = left <= 0 or claim.cancelled.is_set()
             if row is not None and row.left > 0 and (is_over or claim.trace is not None):
-                claim.holder = held(claim.name, row)
+                claim.holder = held(row)
             if is_over:
-                strategy.leave()
+                own.leave()
                 return None
             if row is not None:
-                strategy.wait(row, left)
+                own.wait(row, left)
 
     def release(self, claim: Claim, token: int) -> None:
         """Free the row; the same statement wakes the first waiter.
@@ -133,14 +142,16 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
         def free(session: Session) -> None:
             is_retry = next(attempts) > 0
-            if session.change(session.sql.free, digest(claim.name), claim.owner):
+            locks = session.user_locks
+            key, holder = digest(claim.name), locks and locks.key(holder_lock(claim.owner))
+            if session.change(session.sql.free, key=key, owner=claim.owner, holder=holder):
                 return
-            found = self._read(session, claim.name)
+            found = read(session, claim.name)
             if is_retry and found and (found.owner, found.token) == ("", token):
                 return  # the first attempt freed it, and its reply was lost
             # If the row was acquired since, it may have been broken before: report it as lost.
-            if session is pinned and session.user_locks:
-                session.user_locks.release_locks()
+            if session is pinned and locks:
+                locks.release_locks()
             raise claim.lost()
 
         def free_later() -> None:
@@ -157,21 +168,16 @@ class DatabaseBackend(DatabaseLocks[Session]):
             self.pending_releases.add(free_later, claim.ttl)
             raise
 
-    def _read(self, session: Session, name: str) -> Row | None:
-        row = session.row(session.sql.read, digest(name))
-        return None if row is None else Row(*row)
-
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Move the row's end, unless it has passed."""
-        started = time.monotonic() - self._clock_error
-        us = int(ttl * SECOND)
-        # Without a reply in that time, there must be time left for another attempt.
-        self._update(claim, "extend", us, us, reply_within=claim.ttl / 3)
+        started = time.monotonic()
+        # Without a reply in a third of it, there must be time left for another attempt.
+        self._update(claim, "extend", claim.ttl / 3, ttl=int(ttl * SECOND))
         return started + ttl
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry; a depth of 0 frees the session for other locks."""
-        self._update(claim, "set_depth", depth)
+        self._update(claim, "set_depth", depth=depth)
         if depth == 0 and (session := self.pinned.pop(claim.owner, None)) is not None:
             session.claim = None
             with suppress(LockError):
@@ -179,27 +185,28 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
         """Continue, as `claim.owner`, the grant that `owner` handed over; raise LockLost."""
-        key, us = digest(claim.name), int(claim.ttl * SECOND)
-        started = time.monotonic() - self._clock_error
+        key, ttl = digest(claim.name), int(claim.ttl * SECOND)
+        values = {"key": key, "ttl": ttl, "owner": claim.owner, "sender": owner, "token": token}
+        started = time.monotonic()
 
         def take(session: Session) -> int | None:
-            args = (claim.owner, us, us, key, owner, token)
-            if (found := session.token(session.sql.take_over, *args)) is not None:
+            if (found := session.token(session.sql.take_over, values)) is not None:
                 return found
-            row = self._read(session, claim.name)  # the reply of an earlier attempt may be lost
+            row = read(session, claim.name)  # the reply of an earlier attempt may be lost
             return row.token if row and row.owner == claim.owner and row.left > 0 else None
 
         if (found := self.pool.call(take)) is None:
             raise claim.lost()
         return Grant(found, started + claim.ttl)
 
-    def _update(self, claim: Claim, kind: str, *values: int, **limits: float) -> None:
-        args = (*values, digest(claim.name), claim.owner)
-
+    def _update(
+        self, claim: Claim, kind: str, reply_within: float = RESPONSE_TIMEOUT, **values: int
+    ) -> None:
         def change(session: Session) -> int:
-            return session.change(getattr(session.sql, kind), *args)
+            sql = getattr(session.sql, kind)
+            return session.change(sql, key=digest(claim.name), owner=claim.owner, **values)
 
-        if not self.pool.call(change, **limits):  # type: ignore[arg-type]
+        if not self.pool.call(change, reply_within=reply_within):
             raise claim.lost()
 
     def inspect(self) -> list[Held]:
@@ -208,43 +215,31 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def holders(self, name: str) -> list[Held]:
         """Read one row."""
-        row = self.pool.call(lambda session: self._read(session, name))
-        return [held(name, row)] if row and row.left > 0 else []
+        row = self.pool.call(lambda session: read(session, name))
+        return [held(row)] if row and row.left > 0 else []
 
     def _inspect(self, session: Session) -> list[Held]:
-        rows = session.rows(session.sql.inspect)
+        rows = [Row(*row) for row in session.rows(session.sql.inspect)]
         locks = session.user_locks
-        waits = locks.lock_waits() if locks and rows else []
-
-        def waiters(name: str, owner: str) -> int | None:
-            if locks is None:
-                return None
-            keys = [locks.key(one) for one in (holder_lock(owner), queue_lock(self.pool, name))]
-            return sum(any(str(key) in wait for key in keys) for wait in waits)
-
-        return [
-            Held(
-                name=name,
-                owner=owner,
-                token=token,
-                since=token / SECOND,
-                expires_in=left / SECOND,
-                count=count,
-                waiters=waiters(name, owner),
-            )
-            for name, owner, token, left, count in rows
-        ]
+        if locks is None or not rows:
+            return [held(row) for row in rows]
+        waits, found = locks.lock_waits(), []
+        for row in rows:
+            keys = locks.key(holder_lock(row.owner)), locks.key(queue_lock(self.pool, row.name))
+            waiters = sum(any(str(key) in wait for key in keys) for wait in waits)
+            found.append(held(row, waiters))
+        return found
 
     def probe(self) -> None:
         """Read from the table."""
-        self.pool.call(lambda session: self._read(session, ""))
+        self.pool.call(lambda session: read(session, ""))
 
     def break_lock(self, name: str) -> bool:
         """Free the row and wake the first waiter by ending the holder's connection."""
 
         def free(session: Session) -> bool:
-            row = self._read(session, name)
-            if row is None or not session.change(session.sql.break_lock, digest(name)):
+            row = read(session, name)
+            if row is None or not session.change(session.sql.break_lock, key=digest(name)):
                 return False
             if session.user_locks:
                 session.user_locks.kill_holder(holder_lock(row.owner))
@@ -257,12 +252,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
         This includes rows of crashed holders. Each DELETE affects one row, so no caller waits long.
         """
-        us = int(IDLE_SECONDS * SECOND)
+        ttl = int(IDLE_SECONDS * SECOND)
 
         def delete(session: Session) -> int:
-            expired = session.rows(session.sql.select_expired, us, us)
-            return sum(
-                session.change(session.sql.delete_expired, key, us, us) for (key,) in expired
-            )
+            idle = session.rows(session.sql.idle, ttl=ttl)
+            return sum(session.change(session.sql.delete, key=key, ttl=ttl) for (key,) in idle)
 
         return self.pool.call(delete)

@@ -35,6 +35,10 @@ class DatabaseLocks(Backend, Generic[S]):
         session.claim = claim
         self.pinned[claim.owner] = session
 
+    def probe(self) -> None:
+        """Ask the server."""
+        self.pool.call(lambda session: session.row("SELECT 1"))
+
     def close(self) -> None:
         """Close all connections, those of held locks included."""
         self.pool.close()
@@ -57,17 +61,13 @@ class DatabaseLocks(Backend, Generic[S]):
             text = f"LOCKS[{alias!r}] LOCATION {location!r:.60} is not an alias in DATABASES."
             return [*wrong, Error(text, id="locking.E051")]
         engine = str(connections.settings[location]["ENGINE"])
-        if not engine.rpartition(".")[2].startswith(cls.vendors) and not cls._is_derived(location):
+        try:
+            vendor = str(connections[location].vendor)  # also of GeoDjango's engines and others
+        except (ImproperlyConfigured, ImportError):  # its driver is missing
+            vendor = engine.rpartition(".")[2]
+        if not vendor.startswith(cls.vendors):
             needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.vendors)}"
             text = f"{needs}, but DATABASES[{location!r}] is {engine}."
             hint = "Libraries for other databases: docs/library/when-to-choose-a-peer.md."
             wrong.append(Error(text, hint=hint, id="locking.E052"))
         return wrong
-
-    @classmethod
-    def _is_derived(cls, location: str) -> bool:
-        """Return True if another package's engine, as of GeoDjango, is for one of the databases."""
-        try:
-            return connections[location].vendor in cls.vendors
-        except (ImproperlyConfigured, ImportError):  # Django cannot load it
-            return False

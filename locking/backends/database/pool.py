@@ -16,10 +16,10 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.database.breaker import NOT_RESPONDING, breaker_of, guarded
+from locking.backends.database.mysql import MySQLSession
 from locking.backends.database.postgresql import PostgreSQLSession
 from locking.backends.database.session import (
     RESPONSE_TIMEOUT,
-    MySQLSession,
     NoReply,
     RolledBack,
     Session,
@@ -71,7 +71,7 @@ class SessionPool(IdlePool[Session]):
         """
         wrapper: Any = connections.create_connection(self.alias)
         try:
-            return self.add(self._open(wrapper, wrapper.get_connection_params()))
+            return self.add(self._open(wrapper))
         except ImproperlyConfigured as error:
             raise LockMisuse(f"DATABASES[{self.alias!r}]: {error}") from error
         except (wrapper.Database.Error, OperationalError, OSError, Lost, RolledBack) as error:
@@ -79,28 +79,30 @@ class SessionPool(IdlePool[Session]):
                 f"The database {self.alias!r} cannot be reached: {error}"
             ) from error
 
-    def _open(self, wrapper: Any, params: dict[str, Any]) -> Session:
-        errors, connect = wrapper.Database.Error, partial(guarded, self.breaker, connected)
+    def _open(self, wrapper: Any) -> Session:
+        errors, connect = wrapper.Database.Error, partial(guarded, self.breaker, connected, wrapper)
+        if self.vendor == "sqlite" and wrapper.is_in_memory_db():
+            raise LockMisuse(
+                "A database in memory cannot be shared: give the lock's database a file "
+                "(in tests DATABASES[...]['TEST']['NAME'])."
+            )
+        if self.vendor == "postgresql":
+            options = {**wrapper.settings_dict["OPTIONS"], "pool": False}  # this is a pool already
+            wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options}
+        params = wrapper.get_connection_params()
         if self.vendor == "sqlite":
-            if wrapper.is_in_memory_db():
-                raise LockMisuse(
-                    "A database in memory cannot be shared: give the lock's database a file "
-                    "(in tests DATABASES[...]['TEST']['NAME'])."
-                )
-            return SQLiteSession(connect(wrapper, params | {"timeout": ROW_LOCK_TIMEOUT}), errors)
+            return SQLiteSession(connect({**params, "timeout": ROW_LOCK_TIMEOUT}), errors)
         own = params.get("read_timeout") or params.get("tcp_user_timeout", math.inf) / 1000
         limit = max(LEAST_RESPONSE_TIMEOUT, min(own, RESPONSE_TIMEOUT))
         params = {"connect_timeout": CONNECT_TIMEOUT, **params, "autocommit": True}
         if self.vendor == "postgresql":
-            options = {**wrapper.settings_dict["OPTIONS"], "pool": False}  # this is a pool already
-            wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options}
             params.setdefault("tcp_user_timeout", int(limit * 1000))
-            return PostgreSQLSession(connect(wrapper, params), errors, limit)
+            return PostgreSQLSession(connect(params), errors, limit)
         params["read_timeout"] = params["write_timeout"] = math.ceil(limit)
         params["init_command"] = (
             f"SET SESSION innodb_lock_wait_timeout={ROW_LOCK_TIMEOUT}, wait_timeout={IDLE_TIMEOUT}"
         )
-        return MySQLSession(connect(wrapper, params), errors, limit)
+        return MySQLSession(connect(params), errors, limit)
 
     def give(self, session: Session) -> None:
         """Keep a session for the next statement, unless a lock holds it."""
@@ -161,14 +163,9 @@ class SessionPool(IdlePool[Session]):
 
     def kill(self, session: Session) -> None:
         """End a closed session on the server now; the server checks only once a second."""
-
-        def end(other: Session) -> None:
-            if killed and other.user_locks:
-                other.user_locks.kill(killed.id)
-
-        if killed := session.user_locks:
+        if locks := session.user_locks:
             with suppress(LockError):
-                self.call(end)
+                self.call(lambda other: other.run(locks.kill_session, {"number": locks.id}))
 
 
 def connected(wrapper: Any, params: dict[str, Any]) -> Any:

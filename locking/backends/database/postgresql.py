@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import time
@@ -15,10 +14,10 @@ from typing import Any, cast
 from locking.backends.database.session import (
     ConnectionLost,
     RolledBack,
+    Rows,
     UserLockSession,
-    interruptible,
 )
-from locking.backends.database.sql import PooledPostgreSQL, PostgreSQL
+from locking.backends.database.sql import PostgreSQL
 from locking.claims import Claim
 from locking.exceptions import LockMisuse, LockUnavailable
 
@@ -40,7 +39,7 @@ SETTINGS = {
 SET_UP = (
     "SELECT COUNT(set_config(name, value, FALSE)) FROM pg_settings JOIN (VALUES "
     + ", ".join(f"('{name}', '{value}')" for name, value in SETTINGS.items())
-    + ") AS wanted (name, value) USING (name) WHERE pg_backend_pid() = %s"
+    + ") AS wanted (name, value) USING (name) WHERE pg_backend_pid() = %(number)s"
 )
 """A pooler tells its clients a number of its own: then nothing is set, and the count is 0."""
 MINT = "locking_next_token()"
@@ -51,10 +50,11 @@ LOCKS = (
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 WAIT = (
-    "SELECT CASE WHEN CASE WHEN set_config('lock_timeout', %s, TRUE) IS NOT NULL "
-    "THEN pg_advisory_lock(%s)::text END = '' THEN {} END"
+    "SELECT CASE WHEN CASE WHEN set_config('lock_timeout', %(ms)s, TRUE) IS NOT NULL "
+    "THEN pg_advisory_lock(%(key)s)::text END = '' THEN {} END"
 )
 """Wait for an advisory lock; the inner CASE sets the limit of the wait first."""
+RELEASE = "SELECT pg_advisory_unlock(%(key)s)"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 LOCK_TIMEOUT = "55P03"
 ROLLED_BACK = {"40001", "40P01", LOCK_TIMEOUT}
@@ -75,11 +75,11 @@ class LockTimeout(RolledBack):
 class PostgreSQLSession(UserLockSession):
     """A psycopg connection without its cursor, which would wait for a reply without end."""
 
+    sql = PostgreSQL
     release_all = "SELECT pg_advisory_unlock_all()"
     waits = f"SELECT {KEY} {LOCKS} AND NOT granted"
-    holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %s"
-    kill_session = "SELECT pg_terminate_backend(%s)"
-    _inherited: list[Any] = []
+    holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %(key)s"
+    kill_session = "SELECT pg_terminate_backend(%(number)s)"
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         if not hasattr(raw, "pgconn"):
@@ -92,60 +92,53 @@ class PostgreSQLSession(UserLockSession):
         self.is_pooled = True
         """Another client may get this session of the server after each transaction."""
         try:
-            row = self.row(SET_UP, self.id)
+            row = self.row(SET_UP, number=self.id)
         except BaseException:
             self.close()
             raise
         self.is_pooled = row is None or row[0] == 0
-        self.sql = PooledPostgreSQL if self.is_pooled else PostgreSQL
 
     @property
     def user_locks(self) -> UserLockSession | None:
         """Return the session itself, unless a pooler may share it."""
         return None if self.is_pooled else self
 
-    def _change(self, sql: str, args: tuple[object, ...]) -> int:
-        return int(self.run(sql, args).command_tuples or 0)
-
-    def _rows(self, sql: str, args: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        result = self.run(sql, args)
-        columns = range(result.nfields)
-        return [
-            tuple([_value(result, row, column) for column in columns])
-            for row in range(result.ntuples)
-        ]
-
-    def run(self, sql: str, args: tuple[object, ...], seconds: float = 0, waker: Any = None) -> Any:
-        """Return the result of one statement; raise NoReply without one in time."""
+    def _run(
+        self, sql: str, values: dict[str, Any], seconds: float = 0, prepare: bool = True
+    ) -> tuple[int, Rows]:
         pg = self._pg
-        deadline = time.monotonic() + seconds + self.response_limit
-        values = [str(arg).encode() for arg in args]
-        name, text = _parsed(sql)
-        uses = 0 if self.is_pooled or waker else self._uses.get(sql, 0)
+        deadline = time.monotonic() + seconds + min(self.response_timeout, self.reply_within)
+        name, text, names = _parsed(sql)
+        given = [None if (v := values[key]) is None else str(v).encode() for key in names]
+        uses = 0 if self.is_pooled or not prepare else self._uses.get(sql, 0)
         if uses == PREPARE_AFTER:
             pg.send_prepare(name, text)
-            self._reply(deadline, None)
+            self._reply(deadline)
         self._uses[sql] = uses + 1
         if uses < PREPARE_AFTER:
-            pg.send_query_params(text, values)
+            pg.send_query_params(text, given)
         else:
-            pg.send_query_prepared(name, values)
-        return self._reply(deadline, waker)
+            pg.send_query_prepared(name, given)
+        result = self._reply(deadline)
+        columns = range(result.nfields)
+        rows = [
+            tuple([_value(result, n, column) for column in columns]) for n in range(result.ntuples)
+        ]
+        return int(result.command_tuples or 0), rows
 
-    def _reply(self, deadline: float, waker: Any) -> Any:
-        pg = self._pg
+    def _reply(self, deadline: float) -> Any:
+        pg, done = self._pg, cast(Any, None)
         pg.flush()
-        done, status = cast(Any, None), 0
         while True:
             while pg.is_busy():
-                self.await_input(deadline - time.monotonic(), waker)
+                self.await_input(deadline - time.monotonic())
                 pg.consume_input()
             result = pg.get_result()
             if result is None:
                 break
             if done is None or result.status not in DONE:  # a commit may fail after the statement
-                done, status = result, result.status
-        if status in DONE:
+                done = result
+        if done.status in DONE:
             return done
         state = (done.error_field(SQLSTATE) or b"").decode()
         raise _error(state, done.error_message.decode(errors="replace").strip())
@@ -164,26 +157,22 @@ class PostgreSQLSession(UserLockSession):
         """Wait for an advisory lock."""
         # Rounded up: after a wait that ends early, the waiter would send another one.
         ms = max(1, math.ceil(min(seconds * 1000, LONGEST_WAIT_MS)))
-        with interruptible(claim) as waker:
-            try:
-                found = self.run(WAIT.format(value), (ms, self.key(name)), ms / 1000, waker)
-                return _value(found, 0, 0)
-            except LockTimeout:
-                return None
-            except self._errors as error:
-                raise self.translate(error) from error
-
-    def abandon(self) -> None:
-        """Keep the child's copy, which would warn when it is deleted, but not its socket."""
-        super().abandon()
-        self._inherited.append(self.raw)
+        wanted = {"ms": ms, "key": self.key(name)}
+        try:
+            with self.interruptible(claim):
+                return self._run(WAIT.format(value), wanted, ms / 1000, prepare=False)[1][0][0]
+        except LockTimeout:
+            # A statement that reaches its lock_timeout keeps a lock that it got at that moment.
+            self.run(RELEASE, wanted)
+            return None
 
 
 @lru_cache
-def _parsed(sql: str) -> tuple[bytes, bytes]:
-    numbers = itertools.count(1)
-    text = re.sub("%s", lambda _: f"${next(numbers)}", sql).encode()
-    return b"locking_" + blake2b(text, digest_size=8).hexdigest().encode(), text
+def _parsed(sql: str) -> tuple[bytes, bytes, list[str]]:
+    """Return a name for the statement, its text for the server, and its arguments in order."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
+    text = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", sql).encode()
+    return b"locking_" + blake2b(text, digest_size=8).hexdigest().encode(), text, names
 
 
 def _value(result: Any, row: int, column: int) -> Any:

@@ -15,7 +15,6 @@ import math
 import select
 import threading
 import time
-from abc import abstractmethod
 from typing import Any, ClassVar
 
 from locking.backends.database.base import DatabaseLocks
@@ -29,6 +28,7 @@ from locking.backends.database.session import (
 )
 from locking.backends.database.sql import digest
 from locking.claims import Claim, Grant, Held
+from locking.exceptions import LockMisuse, LockUnavailable
 from locking.fork import RenewedLock
 
 PROBE_SECONDS = 60.0
@@ -59,28 +59,28 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         """The connections of locks; None while no thread watches them."""
         self._starting = RenewedLock()
 
-    def key(self, name: str) -> str:
-        """Return the lock's name on the server."""
-        return lock_name(self.pool, name)
-
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue; a cancelled claim closes the connection."""
-        deadline = time.monotonic() + timeout
+        deadline, name = time.monotonic() + timeout, lock_name(self.pool, claim.name)
 
         def wait(session: Session) -> int | None:
             locks = self.checked(session)
-            token = self.take(locks, claim)
+            [(token,)] = locks.rows(self.attempt, key=locks.key(name))
             while token is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or claim.cancelled.is_set():
                     return None
                 with locks.looking(PROBE_SECONDS, self.probe):
-                    token = self.wait(locks, claim, min(left, LONGEST_WAIT))
-            self.check_token(token)
+                    token = locks.get_lock(claim, name, min(left, LONGEST_WAIT), self.mint)
+            if not token:
+                raise LockUnavailable(
+                    f"{self.alias}: the server is read-only. Connect to the primary itself, not "
+                    "through a proxy that sends SELECT to replicas."
+                )
             claim.token = token
             self.pin(locks, claim)
             self._watch(locks)
-            return token
+            return claim.token
 
         try:
             token = self.pool.call(wait, until=deadline)
@@ -92,22 +92,14 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
             raise
         return None if token is None else Grant(token, math.inf)
 
-    @abstractmethod
     def checked(self, session: Session) -> UserLockSession:
         """Return the session; raise LockMisuse if the server's locks do not exclude others."""
-
-    def check_token(self, token: int) -> None:
-        """Raise LockUnavailable for the token of a server that gives no locks."""
-
-    def take(self, session: UserLockSession, claim: Claim) -> int | None:
-        """Return a token if the lock is free."""
-        row = session.row(self.attempt, session.key(self.key(claim.name)))
-        return row[0] if row else None
-
-    def wait(self, session: UserLockSession, claim: Claim, seconds: float) -> int | None:
-        """Return a token when the lock becomes free, or None after `seconds`."""
-        token: int | None = session.get_lock(claim, self.key(claim.name), seconds, self.mint)
-        return token
+        if session.user_locks is None:
+            raise LockMisuse(
+                f"{self.alias}: a pooler such as PgBouncer may share this database's sessions. "
+                "Connect to PostgreSQL itself, or use the database backend."
+            )
+        return session.user_locks
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
@@ -131,7 +123,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         try:
             if self.pool.breaker.is_open:
                 raise ConnectionLost
-            row = session.row(sql, session.key(self.key(claim.name)))
+            row = session.row(sql, key=session.key(lock_name(self.pool, claim.name)))
         except ConnectionLost:
             row = None
         except BaseException:
@@ -145,20 +137,19 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
 
     def _watch(self, session: UserLockSession) -> None:
         """Let the thread notice the end of the session's connection; start it if necessary."""
-        if self._watched is None:
-            with self._starting:
-                if self._watched is None:
-                    watched = select.epoll()
-                    run = threading.Thread(
-                        target=self._run, args=(watched,), name="lock-sessions", daemon=True
-                    )
-                    self._watched = watched
-                    try:
-                        run.start()
-                    except BaseException:
-                        self._watched = None
-                        raise
-        session.watch(self._watched)
+        with self._starting:
+            watched = self._watched
+            if watched is None:
+                watched = self._watched = select.epoll()
+                run = threading.Thread(
+                    target=self._run, args=(watched,), name="lock-sessions", daemon=True
+                )
+                try:
+                    run.start()
+                except BaseException:
+                    self._watched = None
+                    raise
+        session.watch(watched)
 
     def _run(self, watched: select.epoll) -> None:
         """Report the locks whose connection the server has closed."""
@@ -175,23 +166,19 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         """Return this process's locks; other sessions' locks are visible to administrators only."""
         held = [(one, claim) for one in list(self.pinned.values()) if (claim := one.claim)]
         waits = self.pool.call(lambda session: self.checked(session).lock_waits()) if held else []
-        return [
-            Held(
-                name=claim.name,
-                owner=claim.owner,
-                token=claim.token,
-                waiters=sum(str(one.key(self.key(claim.name))) in wait for wait in waits),
+        found = []
+        for one, claim in held:
+            key = str(one.key(lock_name(self.pool, claim.name)))
+            waiters = sum(key in wait for wait in waits)
+            found.append(
+                Held(name=claim.name, owner=claim.owner, token=claim.token, waiters=waiters)
             )
-            for one, claim in held
-        ]
-
-    def probe(self) -> None:
-        """Run SELECT 1."""
-        self.pool.call(lambda session: session.row("SELECT 1"))
+        return found
 
     def break_lock(self, name: str) -> bool:
         """Kill the session that has the lock."""
-        return self.pool.call(lambda session: self.checked(session).kill_holder(self.key(name)))
+        key = lock_name(self.pool, name)
+        return self.pool.call(lambda session: self.checked(session).kill_holder(key))
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""

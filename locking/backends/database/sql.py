@@ -1,6 +1,13 @@
 """The SQL of the database backend, once for each kind of database.
 
-Statements of one name take the same arguments, unless the class says otherwise.
+A statement takes what it needs of `key` (the digest of the lock's name), `name`, `owner`, `ttl`,
+`token` and `depth`; and, where waiters queue, of the keys `holder` and `queue` of two user-level
+locks. Times and tokens are microseconds since 1970 on the database's clock.
+
+- `take` acquires a free row in turn; `create` acquires a lock that has no row yet.
+- `repair`: the clock was set back, so a lease lasts longer than its ttl: start the ttl now.
+- `reserve` reserves the next turn, where waiters poll.
+- `idle` lists and `delete` deletes rows whose last use is `ttl` ago.
 """
 
 # ruff: noqa: S608 - built from constants only
@@ -9,7 +16,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import ClassVar
 
 SECOND = 1_000_000
 """Times and tokens in the table are microseconds."""
@@ -21,198 +27,140 @@ def digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-SAME = {
-    "take_over": (
-        "UPDATE locking_lockrow SET token = {mint}, owner = %s, ttl = %s, lock_count = 1, "
-        "expires_at = {now} + %s WHERE digest = %s AND owner = %s AND token = %s AND "
-        "lock_count = 0 AND expires_at > {now}{grant}"
-    ),
-    "read": (
-        "SELECT owner, token, expires_at - {now}, ttl, waiter, waiter_until - {now} "
-        "FROM locking_lockrow WHERE digest = %s"
-    ),
-    "extend": (
-        "UPDATE locking_lockrow SET ttl = %s, expires_at = {now} + %s "
-        "WHERE digest = %s AND owner = %s AND expires_at > {now}{durably}"
-    ),
-    "set_depth": (
-        "UPDATE locking_lockrow SET lock_count = %s "
-        "WHERE digest = %s AND owner = %s AND expires_at > {now}{durably}"
-    ),
-    "repair": (
-        "UPDATE locking_lockrow SET expires_at = {least}(expires_at, {now} + ttl), "
-        "waiter_until = 0 WHERE digest = %s"
-    ),
-    "reserve": (
-        "UPDATE locking_lockrow SET waiter = %s, waiter_until = {now} + %s "
-        "WHERE digest = %s AND (waiter_until <= {now} OR waiter = %s)"
-    ),
-    "break_lock": (
-        "UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0, "
-        "token = token + 1 WHERE digest = %s AND expires_at > {now}"
-    ),
-    "inspect": (
-        "SELECT name, owner, token, expires_at - {now}, lock_count FROM locking_lockrow "
-        "WHERE expires_at > {now}"
-    ),
-    "select_expired": (
-        "SELECT digest FROM locking_lockrow WHERE expires_at < {now} - %s AND token < {now} - %s"
-    ),
-    "delete_expired": (
-        "DELETE FROM locking_lockrow "
-        "WHERE digest = %s AND expires_at < {now} - %s AND token < {now} - %s"
-    ),
-}
-"""The statements in which only the names of the database's functions differ."""
+class SQLite:
+    """Waiters poll. `now` is the machine's clock: SQLite would round it to milliseconds."""
+
+    take = """UPDATE locking_lockrow SET token = MAX(token + 1, %(now)s), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = %(now)s + %(ttl)s, waiter_until = 0
+        WHERE digest = %(key)s AND expires_at <= %(now)s
+        AND (waiter_until <= %(now)s OR waiter = %(owner)s) RETURNING token"""
+    create = """INSERT INTO locking_lockrow
+        (digest, name, owner, ttl, lock_count, token, expires_at, waiter, waiter_until)
+        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, %(now)s, %(now)s + %(ttl)s, '', 0)
+        ON CONFLICT DO NOTHING RETURNING token"""
+    take_over = """UPDATE locking_lockrow SET token = MAX(token + 1, %(now)s), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = %(now)s + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(sender)s AND token = %(token)s AND lock_count = 0
+        AND expires_at > %(now)s RETURNING token"""
+    free = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
+    extend = """UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = %(now)s + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
+    set_depth = """UPDATE locking_lockrow SET lock_count = %(depth)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
+    _columns = """SELECT name, owner, token, expires_at - %(now)s, ttl, lock_count, waiter,
+        waiter_until - %(now)s FROM locking_lockrow"""
+    read = f"{_columns} WHERE digest = %(key)s"
+    inspect = f"{_columns} WHERE expires_at > %(now)s"
+    repair = """UPDATE locking_lockrow SET expires_at = MIN(expires_at, %(now)s + ttl),
+        waiter_until = 0 WHERE digest = %(key)s"""
+    reserve = """UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = %(now)s + %(ttl)s
+        WHERE digest = %(key)s AND (waiter_until <= %(now)s OR waiter = %(owner)s)"""
+    break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
+        token = token + 1 WHERE digest = %(key)s AND expires_at > %(now)s"""
+    _is_idle = "expires_at < %(now)s - %(ttl)s AND token < %(now)s - %(ttl)s"
+    idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
+    delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
 
 
-class Statements:
-    """The SQL of one kind of database."""
-
-    now: ClassVar[str]
-    """Microseconds since 1970 on the database's clock."""
-    mint: ClassVar[str]
-    """The next token of a row."""
-    least = "LEAST"
-    grant = ""
-    """The end of a granting statement, which returns the token."""
-    durably = ""
-    """The end of a statement whose effect must survive a crash."""
-    take: ClassVar[str]
-    """Acquire a free row."""
-    take_in_turn: ClassVar[str]
-    """The same, if no waiter has the queue lock; only where waiters queue."""
-    create: ClassVar[str]
-    """Acquire a lock that has no row yet."""
-    take_over: ClassVar[str]
-    read: ClassVar[str]
-    free: ClassVar[str]
-    extend: ClassVar[str]
-    set_depth: ClassVar[str]
-    repair: ClassVar[str]
-    """The clock was set back, so the lease lasts longer than its ttl allows: start the ttl now."""
-    break_lock: ClassVar[str]
-    inspect: ClassVar[str]
-    select_expired: ClassVar[str]
-    delete_expired: ClassVar[str]
-    reserve: ClassVar[str]
-    """Reserve the next turn; only where waiters poll."""
-
-    def __init_subclass__(cls) -> None:
-        words = {name: getattr(cls, name) for name in ("now", "mint", "least", "grant", "durably")}
-        for name, text in SAME.items():
-            setattr(cls, name, text.format(**words))
-
-
-class SQLite(Statements):
-    """Waiters poll."""
-
-    now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    mint = f"MAX(token + 1, {now})"
-    least = "MIN"
-    grant = " RETURNING token"
-    take = (
-        f"UPDATE locking_lockrow SET token = {mint}, owner = %s, ttl = %s, "
-        f"lock_count = 1, expires_at = {now} + %s, waiter_until = 0 WHERE digest = %s AND "
-        f"expires_at <= {now} AND (waiter_until <= {now} OR waiter = %s) RETURNING token"
-    )
-    create = (
-        "INSERT INTO locking_lockrow (digest, name, owner, ttl, lock_count, token, expires_at, "
-        f"waiter, waiter_until) VALUES (%s, %s, %s, %s, 1, {now}, {now} + %s, '', 0) "
-        "ON CONFLICT DO NOTHING RETURNING token"
-    )
-    free = (
-        "UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0 "
-        f"WHERE digest = %s AND owner = %s AND expires_at > {now}"
-    )
-
-
-class MySQL(Statements):
+class MySQL:
     """MySQL and MariaDB.
 
-    The holder's connection also has the user-level lock `holder_lock`, which the first waiter waits
-    for. The UPDATEs acquire and release it as a side effect, because a statement of its own would
-    cost a round trip: the server evaluates assignments from left to right, once for each row that
-    matched. RELEASE_ALL_LOCKS() gives up the connection's place in the queue.
+    The holder's connection also has the user-level lock `holder`, which the first waiter waits for.
+    The UPDATEs acquire and release it as a side effect, because a statement of its own would cost a
+    round trip: the server evaluates assignments from left to right, once for each row that matched.
+    RELEASE_ALL_LOCKS() gives up the connection's place in the queue. A row is taken in turn: the
+    lock `queue` is free, or the connection's own. LAST_INSERT_ID() makes the token a part of the
+    server's reply.
     """
 
     # NOW() would depend on the time zone, and be an hour wrong or ambiguous once a year.
-    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-    mint = f"LAST_INSERT_ID(GREATEST(token + 1, {now}))"
-    take = (
-        f"UPDATE locking_lockrow SET token = {mint}, "
-        "owner = %s, ttl = %s, lock_count = RELEASE_ALL_LOCKS() * 0 + GET_LOCK(%s, 0), "
-        f"expires_at = {now} + %s WHERE digest = %s AND expires_at <= {now}"
-    )
-    take_in_turn = f"{take} AND IS_FREE_LOCK(%s)"
-    create = (
-        "INSERT IGNORE INTO locking_lockrow (digest, name, owner, ttl, lock_count, token, "
-        "expires_at, waiter, waiter_until) VALUES (%s, %s, %s, %s, GET_LOCK(%s, 0), "
-        f"LAST_INSERT_ID({now}), {now} + %s, '', 0)"
-    )
-    free = (
-        "UPDATE locking_lockrow SET owner = '', expires_at = 0, "
-        "lock_count = RELEASE_ALL_LOCKS() * 0 "
-        f"WHERE digest = %s AND owner = %s AND expires_at > {now}"
-    )
+    _now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    take = f"""UPDATE locking_lockrow SET token = LAST_INSERT_ID(GREATEST(token + 1, {_now})),
+        owner = %(owner)s, ttl = %(ttl)s,
+        lock_count = RELEASE_ALL_LOCKS() * 0 + GET_LOCK(%(holder)s, 0),
+        expires_at = {_now} + %(ttl)s WHERE digest = %(key)s AND expires_at <= {_now}
+        AND COALESCE(IS_USED_LOCK(%(queue)s), CONNECTION_ID()) = CONNECTION_ID()"""
+    create = f"""INSERT IGNORE INTO locking_lockrow
+        (digest, name, owner, ttl, lock_count, token, expires_at, waiter, waiter_until)
+        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, GET_LOCK(%(holder)s, 0),
+        LAST_INSERT_ID({_now}), {_now} + %(ttl)s, '', 0)"""
+    take_over = f"""UPDATE locking_lockrow SET token = LAST_INSERT_ID(GREATEST(token + 1, {_now})),
+        owner = %(owner)s, ttl = %(ttl)s, lock_count = 1, expires_at = {_now} + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(sender)s AND token = %(token)s AND lock_count = 0
+        AND expires_at > {_now}"""
+    free = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0,
+        lock_count = RELEASE_ALL_LOCKS() * 0
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now}"""
+    extend = f"""UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = {_now} + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now}"""
+    set_depth = f"""UPDATE locking_lockrow SET lock_count = %(depth)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now}"""
+    _columns = f"""SELECT name, owner, token, expires_at - {_now}, ttl, lock_count, waiter,
+        waiter_until - {_now} FROM locking_lockrow"""
+    read = f"{_columns} WHERE digest = %(key)s"
+    inspect = f"{_columns} WHERE expires_at > {_now}"
+    repair = f"""UPDATE locking_lockrow SET expires_at = LEAST(expires_at, {_now} + ttl),
+        waiter_until = 0 WHERE digest = %(key)s"""
+    reserve = ""
+    break_lock = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
+        token = token + 1 WHERE digest = %(key)s AND expires_at > {_now}"""
+    _is_idle = f"expires_at < {_now} - %(ttl)s AND token < {_now} - %(ttl)s"
+    idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
+    delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
 
 
-class PooledPostgreSQL(Statements):
-    """PostgreSQL behind a pooler that shares its sessions: waiters poll, as on SQLite.
+class PostgreSQL:
+    """As on MySQL; behind a pooler that shares its sessions, `holder` and `queue` are NULL.
 
-    What a holder is told waits for the disk, also where a setting says that a commit need not: a
-    crash would otherwise undo it.
+    The statements acquire and release `holder` in the RETURNING clause and not in the SET clause,
+    which PostgreSQL also evaluates for a row that another transaction then turns out to have taken.
+    `queue` is held until the statement is committed. What a holder is told waits for the disk, also
+    where a setting says that a commit need not: a crash would otherwise undo it.
     """
 
     # NOW() would be the start of the transaction: earlier than the end of a wait for the row.
-    now = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
-    mint = f"GREATEST(token + 1, {now})"
-    _flush = (
-        "set_config('synchronous_commit', "
-        "replace(current_setting('synchronous_commit'), 'off', 'local'), TRUE)"
-    )
-    grant, durably = f" RETURNING token, {_flush}", f" RETURNING {_flush}"
-    take = (
-        f"UPDATE locking_lockrow SET token = {mint}, owner = %s, ttl = %s, "
-        f"lock_count = 1, expires_at = {now} + %s, waiter_until = 0 WHERE digest = %s AND "
-        f"expires_at <= {now} AND (waiter_until <= {now} OR waiter = %s){grant}"
-    )
-    create = (
-        "INSERT INTO locking_lockrow (digest, name, owner, ttl, lock_count, token, expires_at, "
-        f"waiter, waiter_until) VALUES (%s, %s, %s, %s, 1, {now}, {now} + %s, '', 0) "
-        f"ON CONFLICT DO NOTHING{grant}"
-    )
-    free = (
-        "UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0 "
-        f"WHERE digest = %s AND owner = %s AND expires_at > {now} "
-        # A release that a crash undoes ends with the lease: it does not wait for the disk.
-        "RETURNING set_config('synchronous_commit', 'off', TRUE)"
-    )
+    _now = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+    _durably = """set_config('synchronous_commit',
+        replace(current_setting('synchronous_commit'), 'off', 'local'), TRUE)"""
+    _granted = f"""RETURNING token, {_durably}, CASE WHEN %(holder)s::bigint IS NOT NULL THEN
+        CASE WHEN pg_advisory_unlock_all()::text = '' THEN pg_try_advisory_lock(%(holder)s) END
+        END"""
+    take = f"""UPDATE locking_lockrow SET token = GREATEST(token + 1, {_now}), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = {_now} + %(ttl)s, waiter_until = 0
+        WHERE digest = %(key)s AND expires_at <= {_now} AND CASE WHEN %(queue)s::bigint IS NULL
+        THEN waiter_until <= {_now} OR waiter = %(owner)s
+        ELSE pg_try_advisory_xact_lock(%(queue)s) END {_granted}"""
+    create = f"""INSERT INTO locking_lockrow
+        (digest, name, owner, ttl, lock_count, token, expires_at, waiter, waiter_until)
+        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, {_now}, {_now} + %(ttl)s, '', 0)
+        ON CONFLICT DO NOTHING {_granted}"""
+    take_over = f"""UPDATE locking_lockrow SET token = GREATEST(token + 1, {_now}),
+        owner = %(owner)s, ttl = %(ttl)s, lock_count = 1, expires_at = {_now} + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(sender)s AND token = %(token)s AND lock_count = 0
+        AND expires_at > {_now} RETURNING token, {_durably}"""
+    # A release that a crash undoes ends with the lease: it does not wait for the disk.
+    free = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now}
+        RETURNING set_config('synchronous_commit', 'off', TRUE),
+        CASE WHEN %(holder)s::bigint IS NOT NULL THEN pg_advisory_unlock_all()::text END"""
+    extend = f"""UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = {_now} + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now} RETURNING {_durably}"""
+    set_depth = f"""UPDATE locking_lockrow SET lock_count = %(depth)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > {_now} RETURNING {_durably}"""
+    _columns = f"""SELECT name, owner, token, expires_at - {_now}, ttl, lock_count, waiter,
+        waiter_until - {_now} FROM locking_lockrow"""
+    read = f"{_columns} WHERE digest = %(key)s"
+    inspect = f"{_columns} WHERE expires_at > {_now}"
+    repair = f"""UPDATE locking_lockrow SET expires_at = LEAST(expires_at, {_now} + ttl),
+        waiter_until = 0 WHERE digest = %(key)s"""
+    reserve = f"""UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = {_now} + %(ttl)s
+        WHERE digest = %(key)s AND (waiter_until <= {_now} OR waiter = %(owner)s)"""
+    break_lock = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
+        token = token + 1 WHERE digest = %(key)s AND expires_at > {_now}"""
+    _is_idle = f"expires_at < {_now} - %(ttl)s AND token < {_now} - %(ttl)s"
+    idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
+    delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
 
 
-class PostgreSQL(PooledPostgreSQL):
-    """The statements also acquire and release `holder_lock`, as on MySQL.
-
-    They do so in the RETURNING clause and not in the SET clause, which PostgreSQL also evaluates
-    for a row that another transaction then turns out to have taken. The numbers are the places of
-    the arguments on MySQL.
-    """
-
-    now, mint = PooledPostgreSQL.now, PooledPostgreSQL.mint
-    _take = (
-        f"UPDATE locking_lockrow SET token = {mint}, owner = $1, ttl = $2, "
-        f"lock_count = 1, expires_at = {now} + $4 WHERE digest = $5 AND expires_at <= {now}"
-    )
-    _lock = (
-        f"{PooledPostgreSQL.grant}, "
-        "CASE WHEN pg_advisory_unlock_all()::text = '' THEN pg_try_advisory_lock"
-    )
-    take = f"{_take}{_lock}($3) END"
-    # The queue lock is held until the statement is committed.
-    take_in_turn = f"{_take} AND pg_try_advisory_xact_lock($6){_lock}($3) END"
-    create = (
-        "INSERT INTO locking_lockrow (digest, name, owner, ttl, lock_count, token, expires_at, "
-        f"waiter, waiter_until) VALUES ($1, $2, $3, $4, 1, {now}, {now} + $6, '', 0) "
-        f"ON CONFLICT DO NOTHING{_lock}($5) END"
-    )
-    free = f"{PooledPostgreSQL.free}, pg_advisory_unlock_all()"
+Statements = type[SQLite] | type[MySQL] | type[PostgreSQL]

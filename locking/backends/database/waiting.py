@@ -8,9 +8,9 @@ before any waiter reads it, and waiters would starve.
 MySQL and MariaDB have user-level locks, PostgreSQL calls them advisory locks: they queue their
 waiters and end with their session.
 
-- `queue_lock`, one per name: all waiters queue for it. Only its owner, the first waiter, competes
-  for the row. No other caller acquires the row while the queue lock has an owner.
-- `holder_lock`, one per grant, acquired and released by the statements that acquire and release the
+- `queue`, one per name: all waiters queue for it. Only its owner, the first waiter, competes for
+  the row. No other caller acquires the row while the queue lock has an owner.
+- `holder`, one per grant, acquired and released by the statements that acquire and release the
   row: the first waiter waits for it. The release, or the end of the holder's connection, wakes it.
 
 Both are states and not messages, so no wake-up can be lost. Only the row decides who holds a lock.
@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import random
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from locking.backends.database.pool import SessionPool
-from locking.backends.database.session import LONGEST_WAIT, Session
+from locking.backends.database.session import LONGEST_WAIT, Session, UserLockSession
 from locking.backends.database.sql import SECOND, digest
 from locking.claims import Claim
 
@@ -35,11 +35,13 @@ RESERVED_SECONDS = 0.1
 class Row(NamedTuple):
     """The row of a name."""
 
+    name: str
     owner: str
     token: int
     left: int
     """Microseconds until the row is free; 0 or less when it is."""
     ttl: int
+    depth: int
     waiter: str
     reserved: int
     """Microseconds for which `waiter` has reserved the next turn, if above 0."""
@@ -60,113 +62,92 @@ def queue_lock(pool: SessionPool, name: str) -> str:
     return f"queue.{digest(f'{pool.database}/{name}')}"
 
 
+def read(session: Session, name: str) -> Row | None:
+    """Return the row of a name; None before its first grant."""
+    row = session.row(session.sql.read, key=digest(name))
+    return None if row is None else Row(*row)
+
+
 class Polling:
     """Wait by reading the row again after a pause."""
 
-    pins_session = False
-    """The holder keeps the session that acquired the row."""
-
     def __init__(self, session: Session, claim: Claim, pool: SessionPool) -> None:
-        self.sql = session.sql
         self.session = session
         self.claim = claim
-        self.key = digest(claim.name)
-        self.ttl = int(claim.ttl * SECOND)
+        locks = session.user_locks
+        self.values: dict[str, Any] = {
+            "key": digest(claim.name),
+            "name": claim.name,
+            "owner": claim.owner,
+            "ttl": int(claim.ttl * SECOND),
+            "holder": locks and locks.key(holder_lock(claim.owner)),
+            "queue": locks and locks.key(queue_lock(pool, claim.name)),
+        }
         self._reserved = False
 
-    def take(self) -> int | None:
-        """Acquire the row if it is free; return the token."""
-        owner = self.claim.owner
-        return self.session.token(self.sql.take, owner, self.ttl, self.ttl, self.key, owner)
-
-    def create(self) -> int | None:
-        """Create the row; return the token, or None if another claim created it first."""
-        claim = self.claim
-        return self.session.token(
-            self.sql.create, self.key, claim.name, claim.owner, self.ttl, self.ttl
-        )
-
-    def read(self) -> Row | None:
-        """Return the row; None before the first grant."""
-        row = self.session.row(self.sql.read, self.key)
-        return None if row is None else Row(*row)
-
-    def wait(self, row: Row | None, seconds: float) -> None:
+    def wait(self, row: Row, seconds: float) -> None:
         """Return when an attempt may succeed, or after `seconds`."""
-        end = time.monotonic() + seconds
+        end, found = time.monotonic() + seconds, row
         owner = self.claim.owner
-        while row is not None and not self.claim.cancelled.is_set():
-            mine = row.reserved > 0 and row.waiter == owner
-            if row.left <= 0 and (mine or row.reserved <= 0):
+        while not self.claim.cancelled.is_set():
+            mine = found.reserved > 0 and found.waiter == owner
+            if found.left <= 0 and (mine or found.reserved <= 0):
                 return
-            if row.reserved < RESERVED_SECONDS / 2 * SECOND and (mine or row.reserved <= 0):
-                us = int(RESERVED_SECONDS * SECOND)
-                mine = bool(self.session.change(self.sql.reserve, owner, us, self.key, owner))
+            if found.reserved < RESERVED_SECONDS / 2 * SECOND and (mine or found.reserved <= 0):
+                mine = self._reserve(owner, RESERVED_SECONDS)
                 self._reserved |= mine
             pause = random.uniform(0.5, 1) * (NEXT_POLL_SECONDS if mine else POLL_SECONDS)
             left = end - time.monotonic()
             if left <= 0:
                 return
             self.claim.cancelled.wait(min(pause, left))
-            row = self.read()
+            if (now := read(self.session, self.claim.name)) is None:
+                return
+            found = now
+
+    def _reserve(self, waiter: str, seconds: float) -> bool:
+        values = {**self.values, "waiter": waiter, "ttl": int(seconds * SECOND)}
+        return bool(self.session.run(self.session.sql.reserve, values)[0])
 
     def leave(self) -> None:
         """Give up the reservation."""
         if self._reserved:
-            self.session.change(self.sql.reserve, "", 0, self.key, self.claim.owner)
+            self._reserve("", 0)
 
 
 class Queueing(Polling):
     """Wait in the server's queue. The session belongs to the claim until it leaves or releases."""
 
-    pins_session = True
+    session: UserLockSession
 
-    def __init__(self, session: Session, claim: Claim, pool: SessionPool) -> None:
-        assert session.user_locks is not None
+    def __init__(self, session: UserLockSession, claim: Claim, pool: SessionPool) -> None:
         super().__init__(session, claim, pool)
         self.pool = pool
-        self.locks = session.user_locks
-        self.holder_lock = self.locks.key(holder_lock(claim.owner))
-        self.queue_name = queue_lock(pool, claim.name)
-        self.queue_lock = self.locks.key(self.queue_name)
+        self.queue = queue_lock(pool, claim.name)
         self._first = False
         self._woken_for: int | None = None
         """Token of the grant whose holder lock this waiter got."""
         self._was_free: int | None = None
         """Last token of the row, if the last look found it free."""
 
-    def take(self) -> int | None:
-        """Acquire the row, in turn."""
-        args = (self.claim.owner, self.ttl, self.holder_lock, self.ttl, self.key)
-        if self._first:
-            return self.session.token(self.sql.take, *args)
-        return self.session.token(self.sql.take_in_turn, *args, self.queue_lock)
-
-    def create(self) -> int | None:
-        """Create the row together with the holder lock."""
-        claim = self.claim
-        return self.session.token(
-            self.sql.create, self.key, claim.name, claim.owner, self.ttl, self.holder_lock, self.ttl
-        )
-
-    def wait(self, row: Row | None, seconds: float) -> None:
+    def wait(self, row: Row, seconds: float) -> None:
         """Wait for the queue lock, then for the holder lock or the end of the holder's lease."""
         end = time.monotonic() + seconds
         if not self._first:
-            with self.locks.looking(self.claim.ttl / 2, self._look):
-                self._first = bool(
-                    self.locks.get_lock(self.claim, self.queue_name, min(seconds, LONGEST_WAIT))
-                )
-            row = self.read()
-        seconds = end - time.monotonic()
-        if not self._first or row is None or row.left <= 0 or seconds <= 0:
+            with self.session.looking(self.claim.ttl / 2, self._look):
+                wait = min(seconds, LONGEST_WAIT)
+                self._first = bool(self.session.get_lock(self.claim, self.queue, wait))
+            found = read(self.session, self.claim.name)
+            if not self._first or found is None:
+                return
+            row = found
+        seconds = min(end - time.monotonic(), min(row.left, row.ttl) / SECOND + 0.001)
+        if row.left <= 0 or seconds <= 0:
             return
         if self._woken_for == row.token:
             # The holder lock is free but the row is not: the holder lost its connection or died.
-            self.claim.cancelled.wait(min(seconds, POLL_SECONDS, row.left / SECOND))
-            return
-        seconds = min(seconds, min(row.left, row.ttl) / SECOND + 0.001)
-        if self.locks.get_lock(self.claim, holder_lock(row.owner), seconds):
+            self.claim.cancelled.wait(min(seconds, POLL_SECONDS))
+        elif self.session.get_lock(self.claim, holder_lock(row.owner), seconds):
             self._woken_for = row.token
 
     def _look(self) -> None:
@@ -174,16 +155,16 @@ class Queueing(Polling):
 
         It has left the row free since the last look, half a ttl ago.
         """
-        row = self.pool.call(lambda other: other.row(self.sql.read, self.key))
-        free = Row(*row).token if row and Row(*row).left <= 0 else None
+        row = self.pool.call(lambda other: read(other, self.claim.name))
+        free = row.token if row and row.left <= 0 else None
         if free is not None and free == self._was_free:
             self.pool.call(self._kill_first)
         self._was_free = free
 
     def _kill_first(self, other: Session) -> None:
         if other.user_locks is not None:
-            other.user_locks.kill_holder(self.queue_name)
+            other.user_locks.kill_holder(self.queue)
 
     def leave(self) -> None:
         """Release the queue lock and the holder lock."""
-        self.locks.release_locks()
+        self.session.release_locks()

@@ -268,13 +268,13 @@ MUTANTS = [
         "row-freed-by-any",
         "the release does not compare the owner",
         "database/wait",
-        sql("free", "AND owner = %s", "AND %s <> ''"),
+        sql("free", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
     ),
     Mutant(
         "row-extended-by-any",
         "the renewal does not compare the owner",
         "database/try",
-        sql("extend", "AND owner = %s", "AND %s <> ''"),
+        sql("extend", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
     ),
     Mutant(
         "row-token-stays",

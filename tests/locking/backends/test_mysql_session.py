@@ -13,7 +13,7 @@ from pytest_django import DjangoDbBlocker
 from devservers import MariaDb
 from devservers.faults.waiting import until
 from locking import LockMisuse, LockUnavailable
-from locking.backends.database.session import MySQLSession
+from locking.backends.database.mysql import MySQLSession
 from locking.backends.mysql_session import MySQLSessionBackend
 from locking.testing.calls import acquire_and_release, in_thread
 from tests.locking.backends.database.database_tools import (
