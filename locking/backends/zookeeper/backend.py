@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
@@ -253,24 +254,18 @@ class ZooKeeperBackend(Backend):
                 names = session.wait_for(client.get_children_async(self._prefix))
             except NoNodeError:
                 return []
-            queues = [(n, client.get_children_async(f"{self._prefix}/{n}")) for n in names]
-            for name, reply in queues:
-                try:
+            for name, reply in [
+                (n, client.get_children_async(f"{self._prefix}/{n}")) for n in names
+            ]:
+                with suppress(NoNodeError):
                     queue = nodes.in_order(session.wait_for(reply))
-                except NoNodeError:
-                    continue
-                held = nodes.holders(queue)
-                for node in held:
-                    exists = client.exists_async(f"{self._prefix}/{name}/{node}")
-                    found.append((name, node, len(queue) - len(held), exists))
+                    held = nodes.holders(queue)
+                    for node in held:
+                        stat = client.exists_async(f"{self._prefix}/{name}/{node}")
+                        found.append((name, node, len(queue) - len(held), stat))
             return [
-                Held(
-                    name=unquote(name),
-                    owner=nodes.owner_of(node),
-                    token=stat.czxid,
-                    waiters=waiters,
-                )
-                for name, node, waiters, reply in found
+                Held(name=unquote(name), owner=nodes.owner_of(node), token=stat.czxid, waiters=more)
+                for name, node, more, reply in found
                 if (stat := session.wait_for(reply)) is not None
             ]
 
@@ -283,15 +278,11 @@ class ZooKeeperBackend(Backend):
     def break_lock(self, name: str) -> bool:
         """Delete the first holder's node, who learns that in a quarter of the session timeout."""
         session, parent = self._open(), self._parent(name)
-        with translated():
-            queue = self.queue(name)
-            if not queue:
-                return False
-            try:
-                session.wait_for(session.client.delete_async(f"{parent}/{queue[0]}"))
-            except NoNodeError:
-                return False
-        return True
+        with translated(), suppress(NoNodeError):
+            for node in self.queue(name)[:1]:
+                session.wait_for(session.client.delete_async(f"{parent}/{node}"))
+                return True
+        return False
 
     def queue(self, name: str) -> list[str]:
         """Return the nodes of a name, the holder's first."""
