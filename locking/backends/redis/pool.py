@@ -28,8 +28,11 @@ NOT_RESPONDING = "Redis has not responded for a while."
 
 
 @cache
-def redis_breaker(url: str) -> CircuitBreaker:
-    """Return the circuit breaker that all clients of this address share in this process."""
+def redis_breaker(url: str, *, until_reply: bool = False) -> CircuitBreaker:
+    """Return the circuit breaker that all clients of this address share in this process.
+
+    With `until_reply`, errors do not close it: it is open while the server cannot be used.
+    """
     limit = PROBE_SECONDS / (2 if "+sentinel:" in url else 1)  # the next master may be there
 
     def probe() -> None:
@@ -38,7 +41,7 @@ def redis_breaker(url: str) -> CircuitBreaker:
             connection.command("PING")
             connection.close()
         except LockUnavailable as error:
-            if is_timeout(error):
+            if until_reply or is_timeout(error):
                 raise
 
     return CircuitBreaker(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", probe)

@@ -35,11 +35,11 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
+import redis
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 from django.utils.translation import gettext_noop
@@ -58,11 +58,10 @@ from locking.backends.redlock.quorum import (
     YES,
     MasterConnection,
     Quorum,
-    Votes,
     count,
 )
 from locking.claims import Capabilities, Claim, Grant, Held
-from locking.exceptions import LockLost, LockMisuse, LockUnavailable
+from locking.exceptions import LockMisuse, LockUnavailable
 from locking.names import is_number
 
 RETRY_DELAY = (0.001, 0.016)
@@ -119,7 +118,7 @@ class RedLockBackend(Backend):
             wrong.append(("E031", f"LOCATION {problem}."))
         elif len(urls) < 3 or len(urls) % 2 == 0:
             wrong.append(("E032", f"LOCATION names {len(urls)} masters; use 3, 5 or 7."))
-        elif len({_address(url) for url in urls}) < len(urls):
+        elif len(set(map(_address, urls))) < len(urls):
             wrong.append(("E033", "LOCATION names one server twice; it would vote twice."))
         ttl = conf.get("TTL", 6.0)
         if not found and is_number(ttl):
@@ -155,23 +154,23 @@ class RedLockBackend(Backend):
         """Ask all masters until a majority grants, or for `timeout` seconds."""
         validity = self._validity(claim.ttl)
         node_timeout = min(self._node_timeout, claim.ttl / 4)
-        until = time.monotonic() + timeout
-        failures, failing_since, error = 0, math.inf, None
-        token = clock_token()
-        quorum = self._borrow()
-        try:
+        until, failing_since, failures = time.monotonic() + timeout, math.inf, 0
+        with self._borrowed() as quorum:
             while not claim.cancelled.is_set():
+                # Each attempt has its own value: the undo of an earlier one may arrive late, from a
+                # broken connection, and must not affect this one.
+                token = clock_token()
+                quorum.undo = self._undo(claim, token)
                 voters = quorum.voters()
                 started = time.monotonic()
                 votes = quorum.ask(voters, self._take(claim, token), node_timeout)
                 now = time.monotonic()
                 if count(votes, YES) >= quorum.majority and now < started + validity:
-                    self.pool.give(quorum)
                     return Grant(token, started + validity)
                 # A master that did not reply may have granted; one with another reply has not.
-                undo = self._undo(claim, token)
-                for url in quorum.undo([v for v in voters if votes.get(v, 1) in YES], undo):
-                    self.pending_releases.add(partial(_send, url, undo), claim.ttl)
+                voted = [voter for voter in voters if votes.get(voter, 1) in YES]
+                for lost in set(voted) - quorum.send(voted, quorum.undo):
+                    self.pending_releases.add(partial(_send, lost.url, quorum.undo), claim.ttl)
                 if count(votes, YES + NO) >= quorum.majority:
                     failures, failing_since = 0, math.inf
                     if now >= until:
@@ -180,19 +179,9 @@ class RedLockBackend(Backend):
                     failures, failing_since = failures + 1, min(failing_since, started)
                     # At least twice: connections may have been lost while they were idle.
                     if failures > 1 and now >= min(until, failing_since + self._majority_timeout):
-                        error = self._unavailable(quorum, votes)
-                        break
+                        raise quorum.unavailable(votes)
                 pause = random.uniform(*RETRY_DELAY)
                 claim.cancelled.wait(pause if failures else min(pause, until - now))
-                # Each attempt has its own value: the undo of an earlier one may arrive late, from a
-                # broken connection, and must not affect this one.
-                token = clock_token()
-        except BaseException:
-            quorum.send_and_close(self._undo(claim, token))
-            raise
-        self.pool.give(quorum)
-        if error is not None:
-            raise error
         return None
 
     def release(self, claim: Claim, token: int) -> None:
@@ -200,35 +189,36 @@ class RedLockBackend(Backend):
 
         Without one, the release is repeated in the background.
         """
+        tell = partial(self._tell, self._undo(claim, token), self._majority_timeout)
         try:
-            self._ask_holders(claim, self._undo(claim, token), self._majority_timeout)
+            held = tell()
         except LockUnavailable:
-            self.pending_releases.add(partial(self._release_later, claim, token), claim.ttl)
+            self.pending_releases.add(tell, claim.ttl)
             raise
-
-    def _release_later(self, claim: Claim, token: int) -> None:
-        with suppress(LockLost):
-            self._ask_holders(claim, self._undo(claim, token), self._majority_timeout)
+        if not held:
+            raise claim.lost()
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant on a majority."""
         validity, started = self._validity(ttl), time.monotonic()
         values = [_value(claim, token), milliseconds(ttl)]
         packed = _EXTEND.pack([self._prefix + claim.name], values, whole=True)
-        self._ask_holders(claim, packed, self._node_timeout)
+        if not self._tell(packed, self._node_timeout):
+            raise claim.lost()
         return started + validity
 
-    def _ask_holders(self, claim: Claim, packed: bytes, timeout: float) -> None:
-        """Send a command of a holder to all masters; raise unless it succeeds on a majority."""
-        with self._borrowed() as quorum:
-            votes = quorum.ask_all(packed, timeout)
-        if count(votes, YES) >= quorum.majority:
-            return
-        if count(votes, NO) > len(quorum.urls) - quorum.majority:
-            raise LockLost(
-                f"{claim.name!r} is not held by {claim.owner} on a majority of the masters."
-            )
-        raise self._unavailable(quorum, votes)
+    def _tell(self, packed: bytes, timeout: float) -> bool:
+        """Send a holder's command to all masters; return False if a majority has no such holder.
+
+        After an exception, it is sent again and may run twice.
+        """
+        with self._borrowed(packed) as quorum:
+            votes = quorum.ask(quorum.connections(), packed, timeout)
+            if count(votes, YES) >= quorum.majority:
+                return True
+            if count(votes, NO) > len(quorum.urls) - quorum.majority:
+                return False
+            raise quorum.unavailable(votes)
 
     def inspect(self) -> list[Held]:
         """Return the locks that may have a majority. Scans every key of every master."""
@@ -245,15 +235,14 @@ class RedLockBackend(Backend):
         for any of them.
         """
         left: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-        answered: Votes = {}
         with self._borrowed() as quorum:
-            for connection in quorum.voters():
-                if (found := self._scan(quorum, connection, pattern, keys)) is not None:
-                    answered[connection] = 1
-                    for key, value, milliseconds in found:
-                        left[key, value][connection.url] = milliseconds
-        if len(answered) < quorum.majority:
-            raise self._unavailable(quorum, answered)
+            found = {each: self._scan(quorum, each, pattern, keys) for each in quorum.voters()}
+            answered = {each: 1 for each, locks in found.items() if locks is not None}
+            if len(answered) < quorum.majority:
+                raise quorum.unavailable(answered)
+        for connection in answered:
+            for key, value, left_ms in found[connection] or ():
+                left[key, value][connection.url] = left_ms
         needed = quorum.majority - (len(quorum.urls) - len(answered))
         return [
             Held(
@@ -272,52 +261,47 @@ class RedLockBackend(Backend):
         self, quorum: Quorum, connection: MasterConnection, pattern: str, keys: Sequence[str]
     ) -> list[tuple[str, str, int]] | None:
         """Return key, value and milliseconds left of each lock on a master; None if unknown."""
-        locks, cursor = [], "0"
-        while True:
-            packed = _LIST.pack(keys, [cursor, pattern], whole=True)
+        locks, cursor = [], ""
+        while cursor != "0":
+            packed = _LIST.pack(keys, [cursor or "0", pattern], whole=True)
             votes = quorum.ask([connection], packed, 4 * self._node_timeout)
             if not isinstance(reply := votes.get(connection), list):
                 return None
-            cursor, found = reply
-            locks += found
-            if cursor == "0":
-                return locks
+            cursor = reply[0]
+            locks += reply[1]
+        return locks
 
     def probe(self) -> None:
         """Check that a majority may vote and replies."""
         with self._borrowed() as quorum:
             votes = quorum.ask(quorum.voters(), pack("PING"), self._majority_timeout)
             if count(votes, YES) < quorum.majority:
-                raise self._unavailable(quorum, votes)
+                raise quorum.unavailable(votes)
 
     def break_lock(self, name: str) -> bool:
         """Delete the key on every master; the holder's next call raises LockLost."""
-        with self._borrowed() as quorum:
-            votes = quorum.ask_all(pack("DEL", self._prefix + name), self._majority_timeout)
-            if count(votes, YES + NO) < quorum.majority:
-                raise self._unavailable(quorum, votes)
-        return count(votes, YES) > 0
+        return self._tell(pack("DEL", self._prefix + name), self._majority_timeout)
 
     def close(self) -> None:
         """Close the idle connections; held locks open new ones when needed."""
         self.pool.close()
 
     @contextmanager
-    def _borrowed(self) -> Iterator[Quorum]:
-        quorum = self._borrow()
+    def _borrowed(self, undo: bytes = pack("PING")) -> Iterator[Quorum]:
+        """Yield a quorum; after an exception, its masters get the last command that it names."""
+        quorum = self.pool.take() or self.pool.add(
+            Quorum(self.location, self._node_timeout, self._restart_delay)
+        )
+        quorum.undo = undo
         try:
             yield quorum
-        except BaseException as error:
-            if not isinstance(error, LockUnavailable):
-                quorum.close()
+        except LockUnavailable:
+            raise
+        except BaseException:
+            quorum.send_undo_and_close()
             raise
         finally:
             self.pool.give(quorum)
-
-    def _borrow(self) -> Quorum:
-        return self.pool.take() or self.pool.add(
-            Quorum(self.location, self._node_timeout, self._restart_delay)
-        )
 
     def _take(self, claim: Claim, token: int) -> bytes:
         key, ttl = self._prefix + claim.name, milliseconds(claim.ttl)
@@ -339,16 +323,6 @@ class RedLockBackend(Backend):
             )
         return validity
 
-    def _unavailable(self, quorum: Quorum, votes: Votes) -> LockUnavailable:
-        delay = self._restart_delay
-        error = LockUnavailable(
-            f"{count(votes, YES + NO)} of {len(quorum.urls)} masters replied; "
-            f"{quorum.majority} are required."
-            + (f" Masters that restarted less than {delay:g} s ago do not vote." if delay else "")
-        )
-        error.__cause__ = next(iter(quorum.errors.values()), None)
-        return error
-
 
 def _send(url: str, packed: bytes) -> None:
     """Send a command to one master, on a connection of its own."""
@@ -361,13 +335,7 @@ def _value(claim: Claim, token: int) -> str:
     return f"{claim.owner} {token}"
 
 
-def _address(url: object) -> str:
-    """Return the server of a URL, or "". Two databases of one server have one vote."""
-    parts = urlsplit(str(url))
-    if parts.scheme == "unix":
-        return parts.path
-    try:
-        known = parts.scheme in ("redis", "rediss") and parts.hostname
-        return f"{parts.hostname}:{parts.port or 6379}" if known else ""
-    except ValueError:  # not a port
-        return ""
+def _address(url: str) -> str:
+    """Return the server of a usable URL. Two databases of one server have one vote."""
+    parts = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+    return str(parts.get("path") or f"{parts['host']}:{parts.get('port', 6379)}")

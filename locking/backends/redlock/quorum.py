@@ -1,9 +1,8 @@
 """Commands to all masters at once, from one thread, without waiting for the slowest.
 
-A `Quorum` is one connection to each master, used by one claim at a time. It sends a command to all
-masters before it reads the first reply, and stops waiting as soon as a majority has decided. A
-later reply is read and dropped before the next one of its connection counts: each connection counts
-the replies that are due.
+A `Quorum` is one connection to each master, used by one claim at a time. It stops waiting as soon
+as a majority has decided; each connection counts the replies that are still due, and drops them
+when they arrive.
 
 Commands to a master that does not respond stay in its socket in order, the undo after the vote. So
 when the master recovers, nothing is left of either.
@@ -14,15 +13,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import hiredis
 
-from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.redis.connection import NO_REPLY, Connection, Refused
-from locking.backends.redis.pool import NOT_RESPONDING
+from locking.backends.redis.pool import NOT_RESPONDING, redis_breaker
 from locking.exceptions import LockUnavailable
 
 CONNECT_TIMEOUT = 0.25
@@ -32,20 +29,8 @@ DROP_SECONDS = 1.0
 YES = (1, "OK", "PONG")
 NO = (0, None)
 
-
-@cache
-def master_breaker(url: str) -> CircuitBreaker:
-    """Return the circuit breaker of a master; it is open while the master cannot be reached.
-
-    That of `redis.pool` is open only while a server does not respond.
-    """
-
-    def probe() -> None:
-        connection = Connection(url, timeout=CONNECT_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
-        connection.command("PING")
-        connection.close()
-
-    return CircuitBreaker(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", probe)
+master_breaker = partial(redis_breaker, until_reply=True)
+"""Returns the circuit breaker of a master; it is open while the master cannot be reached."""
 
 
 class MasterConnection(Connection):
@@ -58,6 +43,7 @@ class MasterConnection(Connection):
 
     def __init__(self, url: str, timeout: float, restart_delay: float) -> None:
         super().__init__(url, timeout=timeout, connect_timeout=timeout, breaker=master_breaker(url))
+        self.fd = self.fileno()  # a closed connection has none
         self.due = 0
         """Number of replies that have not arrived yet."""
         self.due_since = 0.0
@@ -87,13 +73,12 @@ class Quorum:
 
     def __init__(self, urls: Sequence[str], timeout: float, restart_delay: float) -> None:
         self.urls = urls
-        self.timeout = timeout
-        """Seconds after which a reply is late."""
         self.majority = len(urls) // 2 + 1
-        self.errors: dict[str, BaseException] = {}
-        """By URL: why there is no connection."""
+        self.undo = b""
+        """The command that `send_undo_and_close` sends."""
+        self._timeout = timeout
         self._restart_delay = restart_delay
-        self._by_url: dict[str, MasterConnection] = {}
+        self._errors: dict[str, BaseException] = {}
         self._by_fd: dict[int, MasterConnection] = {}
         self._poll = select.poll()
 
@@ -102,31 +87,31 @@ class Quorum:
         while ready := self._poll.poll(0):
             for fd, _ in ready:
                 self._receive(self._by_fd[fd])  # late replies, then the end of the connection
-        long_ago = time.monotonic() - max(DROP_SECONDS, self.timeout)
-        for each in list(self._by_url.values()):
+        long_ago = time.monotonic() - max(DROP_SECONDS, self._timeout)
+        for each in list(self._by_fd.values()):
             if each.due and each.due_since < long_ago:
                 self._drop(each, TimeoutError())
-        if len(self._by_url) < len(self.urls):
+        if len(self._by_fd) < len(self.urls):
+            known = {each.url for each in self._by_fd.values()}
             for url in self.urls:
-                if url not in self._by_url:
+                if url not in known:
                     self._connect(url)
-        return list(self._by_url.values())
+        return list(self._by_fd.values())
 
     def _connect(self, url: str) -> None:
         if master_breaker(url).is_open:
-            self.errors[url] = LockUnavailable(NOT_RESPONDING)
+            self._errors[url] = LockUnavailable(NOT_RESPONDING)
             return
         try:
-            limit = max(CONNECT_TIMEOUT, 4 * self.timeout)
+            limit = max(CONNECT_TIMEOUT, 4 * self._timeout)
             connection = MasterConnection(url, limit, self._restart_delay)
         except LockUnavailable as error:
-            self.errors[url] = error
+            self._errors[url] = error
             master_breaker(url).open()
             return
-        self._by_fd[connection.fileno()] = connection
+        self._by_fd[connection.fd] = connection
         self._poll.register(connection, select.POLLIN)
-        self._by_url[url] = connection
-        self.errors.pop(url, None)
+        self._errors.pop(url, None)
 
     def voters(self) -> list[MasterConnection]:
         """Return the masters to ask for a vote: their restart delay is over."""
@@ -184,26 +169,20 @@ class Quorum:
             sent.add(connection)
         return sent
 
-    def ask_all(self, packed: bytes, timeout: float) -> Votes:
-        """Ask every master. After an exception, the command is sent again and may run twice."""
+    def unavailable(self, votes: Votes) -> LockUnavailable:
+        """Return the error for votes without a majority, with the cause at one master."""
+        replied, delay = count(votes, YES + NO), self._restart_delay
+        error = LockUnavailable(
+            f"{replied} of {len(self.urls)} masters replied; {self.majority} are required."
+            + (f" Masters that restarted less than {delay:g} s ago do not vote." if delay else "")
+        )
+        error.__cause__ = next(iter(self._errors.values()), None)
+        return error
+
+    def send_undo_and_close(self) -> None:
+        """Withdraw at all masters what an exception may have left, then close the connections."""
         try:
-            return self.ask(self.connections(), packed, timeout)
-        except BaseException:
-            self.send_and_close(packed)
-            raise
-
-    def undo(self, connections: list[MasterConnection], packed: bytes) -> list[str]:
-        """Withdraw the votes of these masters; return the URLs of those that it did not reach.
-
-        A vote whose reply was lost with its connection would block the lock for a ttl.
-        """
-        sent = self.send(connections, packed)
-        return [each.url for each in connections if each not in sent]
-
-    def send_and_close(self, packed: bytes) -> None:
-        """Send a last command to all masters after an exception, then close the connections."""
-        try:
-            self.ask(list(self._by_url.values()), packed, self.timeout, wait_for_all=True)
+            self.ask(list(self._by_fd.values()), self.undo, self._timeout, wait_for_all=True)
         finally:
             self.close()
 
@@ -213,9 +192,8 @@ class Quorum:
 
     def close(self) -> None:
         """Close the connections; new ones are opened when the quorum is used again."""
-        for connection in self._by_url.values():
+        for connection in self._by_fd.values():
             connection.close()
-        self._by_url.clear()
         self._by_fd.clear()
         self._poll = select.poll()
 
@@ -238,10 +216,7 @@ class Quorum:
         return reply
 
     def _drop(self, connection: MasterConnection, error: BaseException) -> None:
-        # Not its fileno: a broken connection has none.
-        for fd in [fd for fd, known in self._by_fd.items() if known is connection]:
-            self._poll.unregister(fd)
-            del self._by_fd[fd]
-        self._by_url.pop(connection.url, None)
-        self.errors[connection.url] = error
+        if self._by_fd.pop(connection.fd, None):
+            self._poll.unregister(connection.fd)
+        self._errors[connection.url] = error
         connection.broken(error)

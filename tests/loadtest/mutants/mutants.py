@@ -21,9 +21,9 @@ from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Disconnected, Script, pack
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.scripts import KEEP, RELEASE, TAKE
+from locking.backends.redlock import RedLockBackend, quorum
 from locking.backends.redlock import backend as redlock
-from locking.backends.redlock import quorum
-from locking.backends.redlock.quorum import Quorum, Votes
+from locking.backends.redlock.quorum import Quorum
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -100,10 +100,10 @@ def _one_is_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Quorum, "__init__", init)
 
 
-def _release_on_one(self: Quorum, packed: bytes, timeout: float) -> Votes:
-    connections = self.connections()
-    self.ask(connections[:1], packed, timeout, wait_for_all=True)
-    return dict.fromkeys(connections, 1)
+def _tell_one(self: RedLockBackend, packed: bytes, timeout: float) -> bool:
+    with self._borrowed() as quorum:
+        quorum.ask(quorum.connections()[:1], packed, timeout, wait_for_all=True)
+    return True
 
 
 def _pack_without_nx(*words: str) -> bytes:
@@ -249,7 +249,7 @@ MUTANTS = [
         "partial-release",
         "the release goes to one master only",
         "redlock/try",
-        method(Quorum, "ask_all", _release_on_one),
+        method(RedLockBackend, "_tell", _tell_one),
     ),
     Mutant(
         "vote-replaces",
