@@ -42,13 +42,6 @@ def count(default: int) -> Option:
     return Option(default=default, expected="a whole number, 0 or more", accepts=accepts)
 
 
-def flag(default: bool) -> Option:
-    """Return an option that is True or False; "no" is neither."""
-    return Option(
-        default=default, expected="True or False", accepts=lambda value: isinstance(value, bool)
-    )
-
-
 def text(default: str) -> Option:
     """Return an option that is a text without spaces, e.g. a prefix of keys."""
 

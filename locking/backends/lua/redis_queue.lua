@@ -6,11 +6,10 @@
 --       3 clock  token of the last grant of any name; kept longer than the locks
 -- ARGV  1 owner  the caller
 --       2 floor  the token must be above it, in ticks of 16 us of the caller's clock
---       3 fair   '1': a release grants the lock to the first waiter; '0': it only wakes it
 
 local MARGIN = 3600000 -- ms
 local lock, queue, clock = KEYS[1], KEYS[2], KEYS[3]
-local caller, caller_floor, fair = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local caller, caller_floor = ARGV[1], tonumber(ARGV[2])
 
 local now
 local function ticks()
@@ -74,7 +73,7 @@ local function grant(owner, ttl, token)
 end
 
 -- Grants the free lock to the first waiter that is still connected (the channel of a killed one has
--- no subscriber); in an unfair lock, only wakes it. Returns false if there is no such waiter.
+-- no subscriber). Returns false if there is no such waiter.
 -- If the last grant expired, waiters that may be stopped too are only woken to try again, so those
 -- that run join the queue behind the others.
 -- LINDEX before LPOP: the first write of a grant to the caller is one that a full Redis refuses.
@@ -88,14 +87,10 @@ local function grant_next(released)
     redis.call('LPOP', queue)
     local channel, ttl, floor, owner = string.match(entry, '^(%S+) (%d+) (%d+) (.*)$')
     local is_late = is_stopped(owner)
-    local token = fair and not is_late and next_token(tonumber(floor)) or 0
+    local token = is_late and 0 or next_token(tonumber(floor))
     local message = string.format('%.0f %.0f %s', token, ticks(), owner)
     if redis.call('PUBLISH', channel, message) > 0 and not is_late then
-      if fair then
-        grant(owner, ttl, token)
-      else
-        redis.call('LSET', queue, 0, unqueued(owner))
-      end
+      grant(owner, ttl, token)
       return true
     end
     entry = redis.call('LINDEX', queue, 1)

@@ -2,10 +2,10 @@
 -- queue.
 --
 -- KEYS  see redis_shared.lua
--- ARGV  1 owner, 2 floor, 3 fair, 4 entry as in redis_release.lua
+-- ARGV  1 owner, 2 floor, 3 entry as in redis_release.lua
 -- Returns what redis_release.lua returns
 
-local entry = ARGV[4]
+local entry = ARGV[3]
 local was_held = tonumber(redis.call('ZSCORE', holders, caller) or 0) > now_ms()
 if was_held and redis.call('ZCARD', holders) == 1 and redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', lock, holders)

@@ -1,12 +1,12 @@
 -- Acquires a place among the holders, or joins the queue; see redis_take.lua.
 --
 -- KEYS  see redis_shared.lua
--- ARGV  1 to 5 as in redis_take.lua; entry as in redis_shared.lua
---       6 slots
+-- ARGV  1 to 4 as in redis_take.lua; entry as in redis_shared.lua
+--       5 slots
 -- Returns what redis_take.lua returns, or {-slots} if the holders have another number of slots
 
 local QUEUE_LIFE = 30000 -- ms, see redis_take.lua
-local ttl, entry, slots = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local ttl, entry, slots = ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 if redis.call('EXISTS', lock, queue) == 0 then
   local token = next_token(0)

@@ -2,25 +2,21 @@
 -- twice: the second run finds the grant or the queue entry of the first.
 --
 -- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
--- ARGV  1 owner, 2 floor, 3 fair (see there)
---       4 ttl    ms that the grant lasts
---       5 entry  the queue entry, "channel ttl floor owner"; '' does not wait
+-- ARGV  1 owner, 2 floor (see there)
+--       3 ttl    ms that the grant lasts
+--       4 entry  the queue entry, "channel ttl floor owner"; '' does not wait
 -- Returns {token or 0, ms left of the present grant, ticks now, place in the queue,
 --          1 if neither a grant nor an entry of the caller was found, else 0},
 --          and the holder's owner and token
 
 local QUEUE_LIFE = 30000 -- ms; the first waiter runs this again after 10 s at the latest
-local ttl, entry = ARGV[4], ARGV[5]
+local ttl, entry = ARGV[3], ARGV[4]
 
 local state = redis.call('HMGET', lock, 'owner', 'token', 'ttl')
 if not state[1] then
-  if not (fair and grant_next()) then
+  if not grant_next() then
     local token = next_token(0)
     grant(caller, ttl, token)
-    if not fair and redis.call('LLEN', queue) > 0 then
-      redis.call('LSET', queue, 0, unqueued(caller))
-      redis.call('LREM', queue, 1, entry)
-    end
     return {token, tonumber(ttl), 0, 0, 1}
   end
   state = redis.call('HMGET', lock, 'owner', 'token', 'ttl')

@@ -44,11 +44,11 @@ from locking.exceptions import LockError, LockUnavailable
 
 
 class RedisBackend(RedisRequests):
-    """First come, first served on all machines; with `FAIR: False` a newcomer may overtake.
+    """First come, first served on all machines.
 
-    OPTIONS: FAIR (True), PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in
-    seconds (1.0) for a Redis server that does not respond, REPLICAS (0) that have to acknowledge a
-    grant or its extension within half of SOCKET_TIMEOUT before it counts.
+    OPTIONS: PREFIX of the keys ("lock:"), SOCKET_TIMEOUT and CONNECT_TIMEOUT in seconds (1.0) for a
+    Redis server that does not respond, REPLICAS (0) that have to acknowledge a grant or its
+    extension within half of SOCKET_TIMEOUT before it counts.
     """
 
     capabilities = Capabilities(
@@ -202,17 +202,13 @@ class RedisBackend(RedisRequests):
 
     def entry(self, claim: Claim, channel: str) -> str:
         """Return the claim's entry in the queue; a grant is published to `channel`."""
-        entry = f"{channel} {milliseconds(claim.ttl)} {self._ticks()} {claim.owner}"
+        entry = f"{channel} {milliseconds(claim.ttl)} {self.ticks()} {claim.owner}"
         return entry if claim.slots is None else f"{entry} {claim.slots}"
 
     def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
         """Return the arguments of TAKE after the owner."""
-        args = self._ticks(), self._fair, milliseconds(claim.ttl), entry
+        args = self.ticks(), milliseconds(claim.ttl), entry
         return args if claim.slots is None else (*args, str(claim.slots))
-
-    def release_args(self, entry: str) -> tuple[str, ...]:
-        """Return the arguments of RELEASE after the owner."""
-        return self._ticks(), self._fair, entry
 
     def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
         """Return the grant that was published in "token ticks owner".
@@ -248,7 +244,7 @@ class RedisBackend(RedisRequests):
         except Disconnected:
             connection.send_and_close(self.packed_release(claim, entry))
             raise
-        used, reply = self._ask(connection, RELEASE, claim, *self.release_args(entry))
+        used, reply = self._ask(connection, RELEASE, claim, self.ticks(), entry)
         pool.give(used)
         claim.holder = self.holder(claim, reply)
 
@@ -272,20 +268,18 @@ class RedisBackend(RedisRequests):
 
     def _release(self, claim: Claim, entry: str = "") -> tuple[Any, bool]:
         try:
-            return self._run(RELEASE, claim, *self.release_args(entry))
+            return self._run(RELEASE, claim, self.ticks(), entry)
         except BaseException:
             self.repeat_release(claim, entry)
             raise
 
     def repeat_release(self, claim: Claim, entry: str) -> None:
         """Withdraw in the background what the claim may hold: the lock, or a place in the queue."""
-        self.pending_releases.add(
-            lambda: self._run(RELEASE, claim, *self.release_args(entry)), claim.ttl
-        )
+        self.pending_releases.add(lambda: self._run(RELEASE, claim, self.ticks(), entry), claim.ttl)
 
     def packed_release(self, claim: Claim, entry: str) -> bytes:
         """Return the command that frees what the claim may hold: the lock, or its entry."""
-        args = claim.owner, *self.release_args(entry)
+        args = claim.owner, self.ticks(), entry
         return script_for(RELEASE, claim.name).pack(self.keys(claim.name), args, whole=True)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
@@ -305,8 +299,8 @@ class RedisBackend(RedisRequests):
 
     def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
         """Continue the grant that `owner` handed over; a lost reply does not matter."""
-        sent, ticks = time.monotonic(), token >> SALT_BITS
-        args = *self.release_args(milliseconds(claim.ttl)), owner, str(ticks)
+        sent = time.monotonic()
+        args = self.ticks(), milliseconds(claim.ttl), owner, str(token >> SALT_BITS)
         new, _ = self._run(TAKE_OVER, claim, *args)
         if not new:
             raise claim.lost()
@@ -339,4 +333,4 @@ class RedisBackend(RedisRequests):
         if not (holders := self.holders(name)):
             return False
         claim = Claim(name=name, owner=holders[0].owner, ttl=self.ttl)
-        return bool(self._run(RELEASE, claim, *self.release_args(""))[0])
+        return bool(self._run(RELEASE, claim, self.ticks(), "")[0])

@@ -6,13 +6,12 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Error
 
 from locking.backends.base import Backend
-from locking.backends.options import count, flag, seconds, text
+from locking.backends.options import count, seconds, text
 from locking.backends.pending_releases import PendingReleases
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.cluster import Cluster, open_pool, slot_of, tagged, tags
@@ -27,7 +26,6 @@ class RedisRequests(Backend):
     """Runs the scripts of a lock on its server, again if a reply is lost."""
 
     known_options: ClassVar = {
-        "FAIR": flag(True),
         "PREFIX": text("lock:"),
         "SOCKET_TIMEOUT": seconds(1.0),
         "CONNECT_TIMEOUT": seconds(1.0),
@@ -36,9 +34,6 @@ class RedisRequests(Backend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        fair = self.options["FAIR"]
-        self.capabilities = replace(self.capabilities, fair=fair)  # type: ignore[misc]
-        self._fair = "1" if fair else "0"
         self._prefix = self.options["PREFIX"]
         self.pool = open_pool(
             str(self.location),
@@ -65,7 +60,8 @@ class RedisRequests(Backend):
         with self._guard:
             self._floor = max(self._floor, ticks)
 
-    def _ticks(self) -> str:
+    def ticks(self) -> str:
+        """Return the time from which tokens grow, as an argument of the scripts."""
         now, floor = time.time_ns() // 16000, self._floor
         return str(now if floor < now < LAST_TICK else floor + 1)
 

@@ -135,7 +135,7 @@ def f2() -> None:
     """Send a release once."""
 
     def release(self: RedisBackend, claim: Any, entry: str = "") -> Any:
-        return getattr(self, "_run")(RELEASE, claim, *self.release_args(entry))  # noqa: B009
+        return getattr(self, "_run")(RELEASE, claim, self.ticks(), entry)  # noqa: B009
 
     swap(RedisBackend, "_release", release)
 

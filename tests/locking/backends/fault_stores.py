@@ -72,9 +72,6 @@ def store(
         match kind:
             case "redis":
                 return conf(kind, "Redis", request.getfixturevalue("redis_server").url)
-            case "redis-unfair":
-                url = request.getfixturevalue("redis_server").url
-                return conf("redis", "Redis", url, FAIR=False)
             case "redis-sentinel" | "redis-cluster":
                 servers = request.getfixturevalue(kind.replace("-", "_"))
                 return conf("redis", "Redis", servers.url)

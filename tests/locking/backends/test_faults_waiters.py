@@ -100,7 +100,6 @@ def jain(shares: list[int]) -> float:
 @pytest.mark.parametrize(
     "store",
     [
-        "redis-unfair",
         "redlock",
         pytest.param("database", marks=pytest.mark.only("sqlite")),
         *SESSIONS,

@@ -9,7 +9,6 @@ import redis as client
 from devservers import Redis
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.locking.backends.contract import Contract, CountsRequests
-from tests.locking.backends.contract_ends import Ends
 
 
 class OnRedis(CountsRequests):
@@ -28,16 +27,6 @@ class OnRedis(CountsRequests):
 
 class TestRedis(OnRedis, Contract):
     pass
-
-
-class TestUnfairRedis(OnRedis, Ends):
-    """FAIR changes what a release does, and nothing of re-entry, hand-over or shared locks."""
-
-    test_fair_lock_is_granted_in_order = None
-
-    @pytest.fixture
-    def options(self) -> dict[str, object]:
-        return {"FAIR": False}
 
 
 class TestSentinel(TestRedis):
