@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
 
 from locking.fork import after_fork_in_child
 
@@ -35,10 +34,6 @@ class CircuitBreaker:
         """Close the circuit breaker; also in a forked child."""
         self.is_open = False
         self._guard = threading.Lock()
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Return the same object: redis-py copies the `Retry` that holds it for each connection."""
-        return self
 
     def open(self) -> None:
         """Open the circuit breaker after a time-out; it closes when `probe` succeeds."""

@@ -17,8 +17,8 @@ from limits.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
 
 from locking.backends.redis.connection import MINIMAL_HANDSHAKE
-from locking.backends.redis.pool import RetryOnce
 from shop.errors import TooMany
+from shop.settings.redis_retry import RetryOnce
 
 logger = logging.getLogger("shop")
 

@@ -10,7 +10,7 @@ import environ
 from django.utils.translation import gettext_lazy as _
 
 from locking.backends.redis.connection import MINIMAL_HANDSHAKE
-from locking.backends.redis.pool import RetryOnce
+from shop.settings.redis_retry import RetryOnce
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 import environ
 
 from locking.backends.redis.connection import MINIMAL_HANDSHAKE
-from locking.backends.redis.pool import RetryOnce
 
 SECRET_KEY = "tests"  # noqa: S105
 INSTALLED_APPS = [
@@ -56,7 +55,7 @@ CACHES = {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "shop",
-        "OPTIONS": {"socket_timeout": 0.5, "retry": RetryOnce(REDIS_URL), **MINIMAL_HANDSHAKE},
+        "OPTIONS": {"socket_timeout": 0.5, **MINIMAL_HANDSHAKE},
     }
 }
 LOCKS = {

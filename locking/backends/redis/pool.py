@@ -6,12 +6,8 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 from urllib.parse import urlsplit
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.pool import IdlePool
@@ -45,31 +41,6 @@ def redis_breaker(url: str, *, until_reply: bool = False) -> CircuitBreaker:
                 raise
 
     return CircuitBreaker(f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}", probe)
-
-
-class RetryOnce(Retry):
-    """redis-py's retry policy: repeat a command once after a broken connection.
-
-    A time-out opens the circuit breaker; while it is open, commands fail at once.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(NoBackoff(), 1)  # redis-py's default waits for seconds
-        self._breaker = redis_breaker(url)
-
-    def call_with_retry(self, do: Callable[[], T], *args: Any, **kwargs: Any) -> T:
-        """Call `do`, see `redis.retry.Retry`."""
-
-        def attempt() -> T:
-            if self._breaker.is_open:
-                raise redis.ConnectionError(NOT_RESPONDING)
-            try:
-                return do()
-            except (redis.TimeoutError, TimeoutError):
-                self._breaker.open()
-                raise
-
-        return super().call_with_retry(attempt, *args, **kwargs)
 
 
 class ConnectionPool(IdlePool[Connection]):

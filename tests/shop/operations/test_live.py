@@ -14,12 +14,12 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import locks
-from locking.backends.redis.pool import RetryOnce
 from locking.models import JobRun
 from locking.names import ReservedName
 from shop.models import User
 from shop.operations import live
 from shop.operations.live import get_live_state
+from shop.settings.redis_retry import RetryOnce
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.shop.purchases import buy
 from tests.shop.staff import few_backends, holder, seen_by_threads
