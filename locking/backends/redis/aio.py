@@ -13,57 +13,18 @@ import time
 from asyncio import AbstractEventLoop
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple, Protocol
 
 import hiredis
 
 from locking.backends.redis.connection import NO_REPLY, Connection
 from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.requests import RedisRequests
 from locking.backends.redis.scripts import MAX_SLEEP, RECHECK_DELAY
 from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
-from locking.threads import HelperThread
 
 MAX_REQUESTS = 16
 """Requests of waiting tasks in the helper thread's queue: one takes more memory than a waiter."""
-
-
-class Asked(NamedTuple):
-    """The reply to a claim that asked for its lock."""
-
-    grant: Grant | None
-    sent: float
-    """Monotonic time before the request."""
-    ticks: int
-    """Redis's time at the reply."""
-    recheck_at: float
-    """Monotonic time at which the present grant should have ended."""
-    place: int
-    """Number of waiters before it."""
-    is_new: bool
-    """True if Redis knew neither a grant nor an entry of the claim."""
-
-
-class Requests(Protocol):
-    """The requests of a backend that tasks need; each blocks the helper thread for a reply."""
-
-    helper: HelperThread
-    pool: ConnectionPool
-
-    def ask(self, claim: Claim, entry: str) -> Asked:
-        """Ask for the lock once."""
-
-    def leave(self, claim: Claim, entry: str) -> None:
-        """Leave the queue."""
-
-    def abandon(self, claim: Claim, entry: str, error: BaseException) -> None:
-        """Withdraw what the claim may hold after an error."""
-
-    def entry(self, claim: Claim, channel: str) -> str:
-        """Return the claim's entry in the queue; a grant is published to `channel`."""
-
-    def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
-        """Return the grant that was published, or None if the claim must ask again."""
 
 
 class Waiter:
@@ -118,7 +79,7 @@ class Inbox:
     serves the whole queue in Redis.
     """
 
-    def __init__(self, backend: Requests) -> None:
+    def __init__(self, backend: RedisRequests) -> None:
         self.channel = ""
         """The same for all connections, because the entries in Redis's queues name it."""
         self._helper = backend.helper
@@ -226,7 +187,7 @@ def _close_opened(opening: Future[Connection]) -> None:
 class AsyncRedis:
     """The waits of tasks for the locks of a Redis backend."""
 
-    def __init__(self, backend: Requests) -> None:
+    def __init__(self, backend: RedisRequests) -> None:
         self._backend = backend
         self.inboxes: dict[AbstractEventLoop, Inbox] = {}
         """By event loop, until another loop starts after its end."""

@@ -6,7 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 from django.core.checks import CheckMessage, Error
 
@@ -15,11 +17,39 @@ from locking.backends.options import count, seconds, text
 from locking.backends.pending_releases import PendingReleases
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.cluster import Cluster, open_pool, slot_of, tagged, tags
-from locking.backends.redis.connection import Connection, Script, Undo
-from locking.backends.redis.scripts import KEEP, LAST_TICK, SALT_BITS, script_for
+from locking.backends.redis.connection import Connection, Disconnected, Script, Undo, milliseconds
+from locking.backends.redis.scripts import (
+    CLOCK_ERROR,
+    KEEP,
+    LAST_TICK,
+    RECHECK_DELAY,
+    RELEASE,
+    SALT_BITS,
+    TAKE,
+    TICK,
+    full_token,
+    script_for,
+)
 from locking.backends.redis.server_check import server_problem
-from locking.claims import Claim
+from locking.claims import Claim, Grant, Held, other_slots
+from locking.exceptions import LockError, LockUnavailable
 from locking.names import SHARED
+
+
+class Asked(NamedTuple):
+    """The reply to a claim that asked for its lock."""
+
+    grant: Grant | None
+    sent: float
+    """Monotonic time before the request."""
+    ticks: int
+    """Redis's time at the reply."""
+    recheck_at: float
+    """Monotonic time at which the present grant should have ended."""
+    place: int
+    """Number of waiters before it."""
+    is_new: bool
+    """True if Redis knew neither a grant nor an entry of the claim."""
 
 
 class RedisRequests(Backend):
@@ -45,6 +75,8 @@ class RedisRequests(Backend):
         self._clock = f"{self._prefix}clock"
         self._is_cluster = isinstance(self.pool, Cluster)
         self._replicas = self.options["REPLICAS"]
+        # A node of a Cluster publishes a grant even to waiters that it takes for unconnected.
+        self._asks_again = self._is_cluster or self._replicas > 0
         self._floor = 0
         self._guard = threading.Lock()
 
@@ -102,6 +134,113 @@ class RedisRequests(Backend):
         if script is KEEP:
             keys = keys[:1]
         return pool.retry_once(connection, Connection.run, script, keys, args, undo, limit)
+
+    def ask_for(self, claim: Claim, entry: str, connection: Connection) -> tuple[Connection, Asked]:
+        """Ask for the lock and, with an entry, for a place in the queue."""
+        sent = time.monotonic()
+        undo = partial(self.packed_release, claim, entry)
+        connection, reply = self._ask(
+            connection, TAKE, claim, *self.take_args(claim, entry), undo=undo
+        )
+        token, left, ticks, place, is_new, *holder = reply
+        grant, ends = None, sent + left / 1000
+        if token:
+            if self._replicas and not is_new:
+                # The script of another connection granted it: WAIT needs a write of its own.
+                connection, _ = self._ask(connection, KEEP, claim, "count", "1")
+            try:
+                self.require_replicas(connection)
+                grant = self.grant(claim, token, ends)
+            except LockError:
+                self.pool.of(claim.name).give(connection)
+                raise
+        elif not entry or claim.trace is not None:
+            claim.holder = self.holder(claim, holder)
+        return connection, Asked(grant, sent, ticks, ends + RECHECK_DELAY, place, bool(is_new))
+
+    def ask(self, claim: Claim, entry: str) -> Asked:
+        """Ask for the lock once, for a task."""
+        pool = self.pool.of(claim.name)
+        connection, asked = self.ask_for(claim, entry, pool.get())
+        pool.give(connection)
+        return asked
+
+    def leave(self, claim: Claim, entry: str) -> None:
+        """Leave the queue, for a task; a grant that arrived meanwhile goes to the next waiter."""
+        claim.holder = self.holder(claim, self._release(claim, entry)[0])
+
+    def abandon(self, claim: Claim, entry: str, error: BaseException) -> None:
+        """Withdraw what the claim may hold after an error, without another one."""
+        if isinstance(error, Disconnected):
+            self.repeat_release(claim, entry)
+        else:
+            with suppress(LockUnavailable):
+                self._release(claim, entry)
+
+    def require_replicas(self, connection: Connection) -> None:
+        """Raise LockUnavailable unless REPLICAS have the last write of the connection."""
+        if not self._replicas:
+            return
+        limit = milliseconds(float(self.options["SOCKET_TIMEOUT"]) / 2)
+        acknowledged = connection.command("WAIT", str(self._replicas), limit)
+        if acknowledged < self._replicas:
+            raise LockUnavailable(
+                f"{acknowledged} of {self._replicas} REPLICAS acknowledged the grant."
+            )
+
+    def entry(self, claim: Claim, channel: str) -> str:
+        """Return the claim's entry in the queue; a grant is published to `channel`."""
+        entry = f"{channel} {milliseconds(claim.ttl)} {self.ticks()} {claim.owner}"
+        return entry if claim.slots is None else f"{entry} {claim.slots}"
+
+    def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
+        """Return the arguments of TAKE after the owner."""
+        args = self.ticks(), milliseconds(claim.ttl), entry
+        return args if claim.slots is None else (*args, str(claim.slots))
+
+    def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
+        """Return the grant that was published in "token ticks owner".
+
+        None if the claim must ask again: the message has no token, its time is not plausible
+        because this process was paused or Redis's clock was set, replicas have to acknowledge the
+        grant, or a Cluster sent it.
+        """
+        token, ticks = map(int, message.split(" ", 2)[:2])
+        now, since = time.monotonic(), asked.sent + (ticks - asked.ticks) * TICK
+        if not token or self._asks_again or abs(now - since) >= claim.ttl / 10:
+            return None
+        return self.grant(claim, token, min(now, since) + claim.ttl)
+
+    def grant(self, claim: Claim, ticks: int, deadline: float) -> Grant:
+        """Return the grant with its fencing token, and remember the token."""
+        if ticks < 0:
+            raise other_slots(claim, -ticks)
+        self._raise_floor(ticks)
+        return Grant(full_token(ticks, claim.owner), deadline - CLOCK_ERROR)
+
+    def holder(self, claim: Claim, reply: Any) -> Held | None:
+        """Return the other holder that a script named for a claim, if any."""
+        if not isinstance(reply, list) or not reply:
+            return None
+        owner, ticks = reply[0], int(reply[1])
+        token = full_token(ticks, owner)
+        return Held(name=claim.name, owner=owner, token=token, since=ticks * TICK)
+
+    def _release(self, claim: Claim, entry: str = "") -> tuple[Any, bool]:
+        try:
+            return self._run(RELEASE, claim, self.ticks(), entry)
+        except BaseException:
+            self.repeat_release(claim, entry)
+            raise
+
+    def repeat_release(self, claim: Claim, entry: str) -> None:
+        """Withdraw in the background what the claim may hold: the lock, or a place in the queue."""
+        self.pending_releases.add(lambda: self._run(RELEASE, claim, self.ticks(), entry), claim.ttl)
+
+    def packed_release(self, claim: Claim, entry: str) -> bytes:
+        """Return the command that frees what the claim may hold: the lock, or its entry."""
+        args = claim.owner, self.ticks(), entry
+        return script_for(RELEASE, claim.name).pack(self.keys(claim.name), args, whole=True)
 
     @classmethod
     def check(cls, alias: str, conf: Mapping[str, Any]) -> list[CheckMessage]:
