@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 from redis.crc import key_slot
 
-from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.redis.addresses import group_of
-from locking.backends.redis.connection import Connection, Refused, is_timeout, may_repeat
-from locking.backends.redis.pool import ConnectionPool
+from locking.backends.redis.connection import Connection, Refused, may_repeat
+from locking.backends.redis.pool import NOT_RESPONDING, ConnectionPool, redis_breaker
 from locking.exceptions import LockUnavailable
 from locking.fork import RenewedLock
 
@@ -57,8 +56,6 @@ class Cluster(ConnectionPool):
         self._slots: list[str] = []
         tags()  # now, and not in each thread that acquires first while others hold a lease
         self._guard = RenewedLock()
-        hosts = urlsplit(url).netloc.rpartition("@")[2]
-        self._breaker = CircuitBreaker(f"Redis Cluster at {hosts}", self._probe)
         self.is_stale = True
 
     def of(self, name: str) -> _Slot:  # type: ignore[override]
@@ -67,7 +64,8 @@ class Cluster(ConnectionPool):
 
     def masters(self) -> list[ConnectionPool]:
         """Return the pools of all masters."""
-        self.refresh()
+        self.is_stale = True
+        self._refresh()
         return [self.pool(url) for url in dict.fromkeys(self._slots) if url]
 
     def close(self) -> None:
@@ -84,10 +82,7 @@ class Cluster(ConnectionPool):
     def node(self, slot: int) -> ConnectionPool:
         """Return the pool of the node that serves the slot."""
         if self.is_stale:
-            self.raise_if_open()
-            with self._guard:
-                if self.is_stale:  # no other thread has asked meanwhile
-                    self.refresh()
+            self._refresh()
         if url := self._slots[slot]:
             return self.pool(url)
         self.is_stale = True
@@ -98,50 +93,40 @@ class Cluster(ConnectionPool):
         host, _, port = target.rpartition(":")
         return self._group.server(host or str(urlsplit(connection.url).hostname), port)
 
-    def refresh(self, first: str = "") -> None:
-        """Ask the nodes for the map of the slots, from `first` on.
+    def moved(self, slot: int, url: str) -> None:
+        """Note that another node serves the slot."""
+        self._slots[slot] = url
 
-        Time-outs of all nodes open the circuit breaker: then one thread goes on asking.
+    def _refresh(self) -> None:
+        """Ask the nodes in turn for the map of the slots, except those that do not respond.
+
+        An old map is used further if none replies: some of its nodes may still serve their slots.
         """
-        with self._guard:
-            self.raise_if_open()
-            try:
-                self._ask_nodes(first)
-            except LockUnavailable as error:
-                if is_timeout(error):
-                    self._breaker.open()
-                if first or not self._slots:
-                    raise
-
-    def _probe(self) -> None:
-        try:
-            self._ask_nodes()
-        except LockUnavailable as error:
-            if is_timeout(error):
-                raise
-
-    def _ask_nodes(self, first: str = "") -> None:
         limit = self.connect_timeout / 3
         until = time.monotonic() + 2 * self.connect_timeout
-        failure: Exception | None = None
-        for url in dict.fromkeys([*[first] * bool(first), *self._known, *self._group.members]):
-            if failure is not None and time.monotonic() > until:
-                break
-            try:
-                node = Connection(url, timeout=limit, connect_timeout=limit)
-                reply = node.command("CLUSTER", "SLOTS")
-                node.close()
-            except LockUnavailable as error:
-                failure = error
-                continue
-            slots, known = [""] * SLOTS, {url: True}
-            for begin, end, *nodes in reply:
-                urls = [self.redirected(node, f"{one[0] or ''}:{one[1]}") for one in nodes]
-                slots[begin : end + 1] = urls[:1] * (end + 1 - begin)
-                known.update(dict.fromkeys(urls, True))
-            self._slots, self._known, self.is_stale = slots, list(known), False
-            return
-        raise LockUnavailable("No node of the Redis Cluster responds.") from failure
+        with self._guard:
+            failure = LockUnavailable(NOT_RESPONDING)
+            for url in dict.fromkeys([*self._known, *self._group.members]):
+                if not self.is_stale or time.monotonic() > until:
+                    break
+                breaker = redis_breaker(url)
+                if breaker.is_open:
+                    continue
+                try:
+                    node = Connection(url, timeout=limit, connect_timeout=limit, breaker=breaker)
+                    reply = node.command("CLUSTER", "SLOTS")
+                    node.close()
+                except LockUnavailable as error:
+                    failure = error
+                    continue
+                slots, known = [""] * SLOTS, {url: True}
+                for begin, end, *nodes in reply:
+                    urls = [self.redirected(node, f"{one[0] or ''}:{one[1]}") for one in nodes]
+                    slots[begin : end + 1] = urls[:1] * (end + 1 - begin)
+                    known.update(dict.fromkeys(urls, True))
+                self._slots, self._known, self.is_stale = slots, list(known), False
+            if not self._slots:
+                raise LockUnavailable("No node of the Redis Cluster responds.") from failure
 
 
 class _Slot:
@@ -193,17 +178,17 @@ class _Slot:
                 reply = str(error.__cause__) if isinstance(error, Refused) else ""
                 kind, _, target = reply.partition(" ")
                 is_asking = kind == "ASK" and request is Connection.run
-                self._cluster.is_stale = True
                 if kind == "TRYAGAIN" and time.monotonic() < until:
                     time.sleep(MIGRATION_DELAY)
                 elif kind in ("MOVED", "ASK") and time.monotonic() < until:
                     node = self._cluster.redirected(connection, target.partition(" ")[2])
                     if kind == "MOVED":
-                        self._cluster.refresh(node)
-                elif is_first and may_repeat(error):
-                    is_first = False
+                        self._cluster.moved(self._slot, node)
                 else:
-                    raise
+                    self._cluster.is_stale = True
+                    if not (is_first and may_repeat(error)):
+                        raise
+                    is_first = False
                 channel = connection.channel
             connection = self._cluster.pool(node).open(channel) if is_asking else self.open(channel)
             connection.redirected = is_first
