@@ -35,7 +35,7 @@ RELEASE: dict[str, Place] = {
     "none": (f"{BACKENDS}/none.py", "def release"),
     "process": (f"{BACKENDS}/process.py", "del self._owned[name]"),
     "redis": (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
-    "redlock": (f"{BACKENDS}/lua/redlock_release.lua", "redis.call('DEL'"),
+    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('PEXPIRE'"),
     "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "DELETE, name=name"),
     **dict.fromkeys(("setnx", "setnx_expire", "set_px"), (TEXTBOOK, "client.delete(self.prefix")),

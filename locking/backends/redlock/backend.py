@@ -72,8 +72,7 @@ MAX_IDLE = 32
 """Quorums kept while not in use."""
 
 _VALUE = re.compile(r".+ \d+")
-_RELEASE = Script("redlock_release.lua")
-_EXTEND = Script("redlock_extend.lua")
+_KEEP = Script("redlock_keep.lua")
 _LIST = Script("redlock_list.lua")
 
 
@@ -160,7 +159,7 @@ class RedLockBackend(Backend):
                 # Each attempt has its own value: the undo of an earlier one may arrive late, from a
                 # broken connection, and must not affect this one.
                 token = clock_token()
-                quorum.undo = self._undo(claim, token)
+                quorum.undo = self._keep(claim, token)
                 voters = quorum.voters()
                 started = time.monotonic()
                 votes = quorum.ask(voters, self._take(claim, token), node_timeout)
@@ -189,7 +188,7 @@ class RedLockBackend(Backend):
 
         Without one, the release is repeated in the background.
         """
-        tell = partial(self._tell, self._undo(claim, token), self._majority_timeout)
+        tell = partial(self._tell, self._keep(claim, token), self._majority_timeout)
         try:
             held = tell()
         except LockUnavailable:
@@ -201,9 +200,7 @@ class RedLockBackend(Backend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Extend the grant on a majority."""
         validity, started = self._validity(ttl), time.monotonic()
-        values = [_value(claim, token), milliseconds(ttl)]
-        packed = _EXTEND.pack([self._prefix + claim.name], values, whole=True)
-        if not self._tell(packed, self._node_timeout):
+        if not self._tell(self._keep(claim, token, milliseconds(ttl)), self._node_timeout):
             raise claim.lost()
         return started + validity
 
@@ -307,9 +304,11 @@ class RedLockBackend(Backend):
         key, ttl = self._prefix + claim.name, milliseconds(claim.ttl)
         return pack("SET", key, _value(claim, token), "NX", "PX", ttl)
 
-    def _undo(self, claim: Claim, token: int) -> bytes:
+    def _keep(self, claim: Claim, token: int, left_ms: str = "0") -> bytes:
+        """Return the command that lets a grant end after `left_ms`, or withdraws it."""
         # With its source, because the reply that the script is unknown would not be read.
-        return _RELEASE.pack([self._prefix + claim.name], [_value(claim, token)], whole=True)
+        values = _value(claim, token), left_ms
+        return _KEEP.pack([self._prefix + claim.name], values, whole=True)
 
     def _validity(self, ttl: float) -> float:
         """Return the seconds that a grant is valid, counted from before the command was sent."""
