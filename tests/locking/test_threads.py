@@ -1,0 +1,55 @@
+"""The helper thread that runs the calls of asyncio tasks."""
+
+import asyncio
+import threading
+
+import pytest
+
+from devservers.faults.waiting import WAIT_TIMEOUT
+from locking.threads import HelperThread
+
+
+def test_error_of_a_call_is_raised_in_the_task() -> None:
+    async def ask() -> None:
+        await HelperThread("test").run(lambda: int("x"))
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        asyncio.run(ask())
+
+
+def test_call_of_a_cancelled_task_is_finished_and_the_thread_goes_on() -> None:
+    helper, go, done = HelperThread("test"), threading.Event(), threading.Event()
+
+    def call() -> None:
+        go.wait(WAIT_TIMEOUT)
+        done.set()
+
+    async def cancel() -> str:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: failures.append(context)
+        )
+        task = asyncio.create_task(helper.run(call))
+        await asyncio.sleep(0)  # lets it start
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        answer = await helper.run(lambda: "next")
+        assert not failures
+        return answer
+
+    assert asyncio.run(cancel()) == "next"
+    assert done.is_set()
+
+
+def test_thread_survives_a_loop_that_ends_before_the_reply() -> None:
+    helper, go = HelperThread("test"), threading.Event()
+
+    async def leave() -> None:
+        asyncio.create_task(helper.run(lambda: go.wait(WAIT_TIMEOUT)))  # noqa: RUF006
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    go.set()
+    assert helper.submit(lambda: "next").result(WAIT_TIMEOUT) == "next"
