@@ -100,6 +100,11 @@ def _one_is_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Quorum, "__init__", init)
 
 
+def _no_is_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (quorum, redlock):
+        monkeypatch.setattr(module, "YES", (1, "OK", "PONG", None))
+
+
 def _tell_one(self: RedLockBackend, packed: bytes, timeout: float) -> bool:
     with self._borrowed() as quorum:
         quorum.ask(quorum.connections()[:1], packed, timeout, wait_for_all=True)
@@ -243,7 +248,7 @@ MUTANTS = [
         "no-is-yes",
         "a refused vote counts",
         "redlock/try",
-        method(quorum, "YES", (1, "OK", "PONG", None)),
+        _no_is_yes,
     ),
     Mutant(
         "partial-release",
