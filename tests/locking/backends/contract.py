@@ -3,12 +3,10 @@
 `none` is the control, which must fail to exclude.
 """
 
-import math
 from collections.abc import Callable
 
 import pytest
 
-from locking import LockMisuse
 from locking.lease import LockStore
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import needs
@@ -47,32 +45,3 @@ class Contract(Several, SharedOrder):
             if locks.capabilities.counts_in_store:
                 assert [h.count for h in locks.inspect() if h.name == name] == [1]
         assert not locks.lock(name).locked()
-
-    @pytest.mark.faults(row=24, fired="foreign and double release")
-    def test_release_without_lock_is_misuse(self, locks: LockStore, name: str) -> None:
-        lock = locks.lock(name)
-        with pytest.raises(LockMisuse):
-            lock.release()
-        lock.acquire(timeout=5)
-        with pytest.raises(LockMisuse):
-            in_thread(lock.release)
-        lock.lease.check()
-        lock.release()
-        with pytest.raises(LockMisuse):
-            lock.release()
-
-    @pytest.mark.parametrize("bad", ["", "x" * 300, "line\nbreak", "nul\0"])
-    def test_bad_name_is_refused(self, locks: LockStore, bad: str) -> None:
-        with pytest.raises(LockMisuse):
-            locks.lock(bad)
-
-    def test_bad_times_are_refused(self, locks: LockStore, name: str) -> None:
-        for ttl in (0, -1, 1e16, math.inf, math.nan):
-            with pytest.raises(LockMisuse):
-                locks.lock(name, ttl=ttl)
-        for timeout in (-1, math.nan):
-            with pytest.raises(LockMisuse):
-                locks.lock(name).acquire(timeout=timeout)
-        with pytest.raises(LockMisuse):
-            locks.lock(name).acquire(blocking=False, timeout=1)
-        assert name not in {held.name for held in locks.inspect()}

@@ -2,9 +2,7 @@
 
 import asyncio
 import math
-import os
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -104,23 +102,6 @@ class Ends(contract.Contract, OtherProcesses):
             assert not lease.lost
             assert not in_thread(locks.lock(name).acquire, False)
 
-    @pytest.mark.faults(row="F6", fired="the same, not renewed")
-    @needs(lambda can: can.expires)
-    def test_lease_ends_without_the_watchdog(self, locks: LockStore, name: str) -> None:
-        with pytest.raises(LockLost), locks.lock(name, ttl=0.3, timeout=5, renew=False):
-            assert in_thread(acquire_and_release, locks, name)
-
-    def test_error_of_the_body_is_not_replaced(self, locks: LockStore, name: str) -> None:
-        ttl = 0.2 if locks.capabilities.expires else None
-        with (  # noqa: PT012 - the end of the `with` is what is tested
-            pytest.raises(KeyError),
-            locks.lock(name, ttl=ttl, timeout=5, renew=False) as lease,
-        ):
-            if locks.capabilities.expires:
-                until(lambda: lease.lost, "the lease ending")
-            raise KeyError(name)
-        assert acquire_and_release(locks, name, 5)
-
     @needs(lambda can: can.exclusion != "none")
     def test_interrupted_wait_leaves_no_trace(self, locks: LockStore, name: str) -> None:
         """A signal handler raises during the wait, as for Ctrl-C and Celery's time limits."""
@@ -168,17 +149,3 @@ class Ends(contract.Contract, OtherProcesses):
             await asyncio.wait_for(asyncio.create_task(acquire_and_release()), WAIT_TIMEOUT)
 
         asyncio.run(main())
-
-    def test_100_locks_leave_nothing_behind(self, locks: LockStore, name: str) -> None:
-        def run(times: int) -> None:
-            for number in range(times):
-                with locks.lock(f"{name}:{number}", timeout=5):
-                    pass
-
-        run(5)
-        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        run(100)
-        assert not locks.held
-        assert len(os.listdir("/proc/self/fd")) <= files + 2
-        assert threading.active_count() <= threads + 1
-        assert not [held for held in locks.inspect() if held.name.startswith(name)]

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockMisuse, LockTimeout
 from locking.lease import LockStore, TakenOver
 from locking.testing.calls import acquire_and_release, in_thread
@@ -19,67 +17,6 @@ ROUNDS = 20
 
 class Several(Ends):
     """The part about `all_of` and `hand_over`."""
-
-    @needs(lambda can: can.exclusion != "none")
-    def test_all_of_holds_all_names_or_none(self, locks: LockStore, name: str) -> None:
-        names = [f"{name}-{part}" for part in "cab"]
-
-        def attempt() -> list[str]:
-            try:
-                with locks.all_of(names, timeout=0.2) as leases:
-                    leases.check()
-                    return list(leases)
-            except LockTimeout as error:
-                return [str(error)]
-
-        with locks.lock(f"{name}-b", timeout=5):
-            (refusal,) = in_thread(attempt)
-            assert f"{name}-b" in refusal
-            for free in names[:2]:
-                with locks.lock(free, timeout=5):
-                    pass
-        assert in_thread(attempt) == sorted(names)
-        with locks.all_of(names, timeout=5):
-            for held in names:
-                assert not in_thread(locks.lock(held).acquire, False)
-        for free in names:
-            assert not locks.lock(free).locked()
-
-    @needs(lambda can: can.exclusion != "none")
-    def test_all_of_in_opposite_orders_never_deadlocks(self, locks: LockStore, name: str) -> None:
-        pair = [f"{name}-1", f"{name}-2"]
-        inside: list[int] = []
-
-        def work(names: list[str]) -> int:
-            for _ in range(ROUNDS):
-                with locks.all_of(names, timeout=WAIT_TIMEOUT):
-                    inside.append(1)
-                    assert sum(inside) == 1, "two holders at once"
-                    inside.pop()
-            return ROUNDS
-
-        with ThreadPoolExecutor(2) as pool:
-            done = [pool.submit(work, names) for names in (pair, pair[::-1])]
-            assert [one.result(WAIT_TIMEOUT * 2) for one in done] == [ROUNDS, ROUNDS]
-
-    @needs(lambda can: can.exclusion != "none")
-    def test_tasks_hold_all_names_or_none(self, locks: LockStore, name: str) -> None:
-        names = [f"{name}-b", f"{name}-a"]
-
-        async def attempt() -> list[str]:
-            async with locks.all_of(names, timeout=0.2) as leases:
-                return list(leases)
-
-        async def main() -> list[str]:
-            async with locks.lock(names[0], timeout=5):
-                with pytest.raises(LockTimeout, match=names[0]):
-                    await asyncio.create_task(attempt())
-                async with locks.lock(names[1], timeout=5):
-                    pass
-            return await asyncio.create_task(attempt())
-
-        assert asyncio.run(main()) == sorted(names)
-        assert not any(locks.lock(one).locked() for one in names)
 
     @needs(lambda can: can.hands_over and can.exclusion == "machines")
     def test_another_process_continues_the_lease(

@@ -281,8 +281,13 @@ def test_two_threads_may_discard_a_lease_at_once() -> None:
     "misuse",
     [
         lambda b: b.lock("x" * 201),
+        lambda b: b.lock(""),
+        lambda b: b.lock("line\nbreak"),
+        lambda b: b.lock("nul\0"),
         lambda b: b.lock(7),
         lambda b: b.lock("a", ttl=math.nan),
+        lambda b: b.lock("a", ttl=0),
+        lambda b: b.lock("a", ttl=1e16),
         lambda b: b.lock("a", ttl="6"),
         lambda b: b.lock("a", timeout="2"),
         lambda b: b.lock("a", max_hold="9"),
@@ -328,3 +333,14 @@ def test_third_party_backend_is_named_by_its_path(settings) -> None:
         assert second.token > first.token
     with pytest.raises(LockMisuse, match=r"'redis'\. Choose from mine"):
         locks["redis"]
+
+
+def test_release_by_another_caller_or_twice_is_misuse(process) -> None:
+    lock = process.lock("a")
+    lock.acquire()
+    with pytest.raises(LockMisuse):
+        in_thread(lock.release)
+    lock.lease.check()
+    lock.release()
+    with pytest.raises(LockMisuse):
+        lock.release()
