@@ -28,6 +28,7 @@ from devservers.temporary import temporary_directory
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_addoption,
+    pytest_itemcollected,
     pytest_runtest_call,
     pytest_runtest_logreport,
     pytest_sessionfinish,

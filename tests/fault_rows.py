@@ -59,6 +59,28 @@ ROWS = {
     "R": ("a waiting room's Redis or drawing process killed", "no place lost or given twice"),
 }
 """Description and promise: catalogue, failures (F), torture (T), mutants (M), rooms (R)."""
+SUITE: dict[str, dict[str, Any]] = {
+    "test_stopped_holder_keeps_its_lock_or_learns_of_the_loss": {"row": 1, "xf": True},
+    "test_killed_holder_is_replaced": {"row": 3},
+    "test_slots_of_a_killed_holder_are_free_again": {"row": 3},
+    "test_tokens_grow_through_a_failover": {"row": 4},
+    "test_tokens_grow_through_a_restart": {"row": 5},
+    "test_clock_set_back_does_not_prolong_a_lease": {"row": 8},
+    "test_clock_set_ahead_ends_no_session": {"row": 8},
+    "test_minority_that_is_down_stops_no_lock": {"row": 9},
+    "test_lost_replies_are_resolved_by_the_owner": {"row": 10},
+    "test_acquisition_that_arrives_late_is_harmless": {"row": 11},
+    "test_release_without_a_connection_frees_the_lock": {"row": 11},
+    "test_end_of_the_session_is_the_loss_of_the_lock": {"row": 12},
+    "test_end_of_the_session_frees_its_slot": {"row": 12},
+    "test_waiter_survives_a_lost_connection": {"row": 13},
+    "test_stopped_store_fails_in_bounded_time": {"row": 17},
+    "test_fair_lock_is_granted_in_order": {"row": 23, "fired": "contenders in line"},
+    "test_other_claims_cannot_change_the_grant": {"row": 24, "fired": "foreign, double release"},
+    "test_expired_claim_cannot_change_its_successor": {"row": 24, "fired": "release after expiry"},
+    "test_other_claims_cannot_free_a_slot": {"row": 24, "fired": "foreign and double release"},
+}
+"""The tests of `locking.testing`, which knows no rows: the arguments of their markers."""
 SLACK = 2.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
@@ -99,6 +121,15 @@ def check(events: Any, dump: Any, promise: Any) -> Any:
     return findings
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of the public contract where a backend of the library runs them."""
+    function = getattr(item, "function", None)
+    if getattr(function, "__module__", "").startswith("locking.testing"):
+        facts = SUITE.get(item.originalname)  # type: ignore[attr-defined]
+        if facts and getattr(getattr(item, "cls", None), "is_real", False):
+            item.add_marker(pytest.mark.faults(**facts))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marker = item.get_closest_marker("faults")
@@ -128,7 +159,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _name(item: pytest.Item) -> str:
     """Return file and name of a test, without parameters."""
     function = item.function  # type: ignore[attr-defined]
-    file = Path(function.__code__.co_filename).relative_to(Path(__file__).parent)
+    tests, file = Path(__file__).parent, Path(function.__code__.co_filename)
+    file = file.relative_to(tests if file.is_relative_to(tests) else tests.parent)
     return f"{file}::{function.__qualname__.replace('.', '::')}"
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests.fault_page import END, START
-from tests.fault_rows import ROWS
+from tests.fault_rows import ROWS, SUITE
 
 TESTS = Path(__file__).resolve().parent
 NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
@@ -36,6 +36,12 @@ def marked() -> set[tuple[str, str]]:
                     found |= {(row, name) for row in rows}
                     if named := NAMED_FOR_A_ROW.match(one.name):
                         assert rows == {named[1].upper()}, f"{name} is named for another row"
+    for path in (TESTS.parent / "locking/testing").glob("contract*.py"):
+        for cls in ast.parse(path.read_text()).body:
+            for one in cls.body if isinstance(cls, ast.ClassDef) else []:
+                if isinstance(one, ast.FunctionDef) and one.name in SUITE:
+                    name = f"locking/testing/{path.name}::{cls.name}::{one.name}"
+                    found.add((str(SUITE[one.name]["row"]), name))
     return found
 
 

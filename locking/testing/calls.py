@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from locking.lease import LockStore
+from locking.claims import READER
+from locking.lease import LockStore, StoreLock
 
-WAIT_TIMEOUT = 20.0
+WAIT_TIMEOUT = float(os.environ.get("LOCK_TEST_TIMEOUT", "20"))
 """Seconds that a loaded machine may need for what takes milliseconds."""
 T = TypeVar("T")
 
@@ -56,3 +57,13 @@ def acquire_and_release(locks: LockStore, name: str, timeout: float = WAIT_TIMEO
         return False
     lock.release()
     return True
+
+
+def lock_for(locks: LockStore, name: str, slots: int | None, **options: Any) -> StoreLock:
+    """Return a lock, a semaphore, or the lock of a READER or WRITER."""
+    if slots is None:
+        return locks.lock(name, **options)
+    if slots > 0:
+        return locks.semaphore(name, slots, **options)
+    both = locks.read_write(name)
+    return both.read(**options) if slots == READER else both.write(**options)

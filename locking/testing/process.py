@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import django
+
+from locking.exceptions import LockError
 
 if TYPE_CHECKING:
     from locking.lease import Lock, LockStore
@@ -40,6 +43,14 @@ class OtherProcess:
         assert self._pipe.poll(REPLY_TIMEOUT), "the other process does not respond"
         return self._pipe.recv()
 
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP, so that it renews no lease."""
+        os.kill(self._process.pid or 0, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue the process."""
+        os.kill(self._process.pid or 0, signal.SIGCONT)
+
     def kill(self) -> None:
         """End the process with SIGKILL."""
         self._process.kill()
@@ -51,26 +62,39 @@ class Commands:
     """The commands that the process executes; `held` has its locks by name."""
 
     def __init__(self, locks: "LockStore") -> None:
-        self._store = locks
+        from locking.testing.calls import lock_for  # after django.setup()
+
+        self._store, self._lock_for = locks, lock_for
         self.held: dict[str, Lock] = {}
 
-    def acquire(self, name: str, timeout: float, ttl: float | None) -> tuple[str, int] | None:
+    def acquire(
+        self, name: str, timeout: float, ttl: float | None, slots: int | None = None
+    ) -> tuple[str, int] | None:
         """Return owner and token of the grant."""
-        lock = self._store.lock(name, ttl=ttl)
+        lock = self._lock_for(self._store, name, slots, ttl=ttl)
         if not lock.acquire(timeout=timeout) or lock.lease is None:
             return None
         self.held[name] = lock
         return lock.lease.owner, lock.lease.token
 
-    def release(self, name: str) -> None:
-        """Release a lock that `acquire` took."""
-        self.held.pop(name).release()
+    def is_lost(self, name: str) -> bool:
+        """Return whether the process knows that it lost a lock."""
+        lease = self.held[name].lease
+        return lease is None or lease.lost
 
-    def count(self, file: Path, name: str, times: int) -> list[int]:
+    def release(self, name: str) -> str:
+        """Release a lock that `acquire` took; return the name of the error, if there is one."""
+        try:
+            self.held.pop(name).release()
+        except LockError as error:
+            return type(error).__name__
+        return ""
+
+    def count(self, file: Path, name: str, times: int, slots: int | None = None) -> list[int]:
         """Add 1 to the number in a file under the lock, in steps; return the tokens."""
         tokens = []
         for _ in range(times):
-            with self._store.lock(name, timeout=REPLY_TIMEOUT) as lease:
+            with self._lock_for(self._store, name, slots, timeout=REPLY_TIMEOUT) as lease:
                 tokens.append(lease.token)
                 with file.open("r+") as opened:
                     number = int(opened.read())

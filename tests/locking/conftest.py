@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from locking.handler import create
-from tests.locking.backends.contract_processes import IdleWorkers
+from tests.locking.backends.contract import IdleWorkers
 
 BEAT_TESTS = ["jobs/test_beat.py", "jobs/test_without_time_zones.py"]
 collect_ignore = [] if find_spec("django_celery_beat") else BEAT_TESTS

@@ -1,47 +1,254 @@
-"""The contract of every backend of the library: the public one, and the tests of leases on it.
+"""The contract of every backend of the library: the public one, and tests of leases on its store.
 
-`none` is the control, which must fail to exclude.
+Its other processes are borrowed: starting one takes a second. `none` is the control, which must
+fail to exclude.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
-from locking.lease import LockStore
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockMisuse
+from locking.lease import LockStore, TakenOver
+from locking.testing import contract, contract_faults
 from locking.testing.calls import acquire_and_release, in_thread
-from locking.testing.contract_base import needs
-from tests.locking.backends.contract_several import Several
-from tests.locking.backends.contract_shared_order import SharedOrder
+from locking.testing.contract_base import Another, ContractBase, needs
+from locking.testing.driver import StoreDriver
+from locking.testing.process import Commands, OtherProcess
+from tests.locking.backends.store_drivers import OwnStore
+from tests.locking.calls import acquired
+from tests.locking.lock_worker import LockCommands, LockWorker
+
+IdleWorkers = dict[str, list["ContractWorker"]]
+"""Processes between two tests, by DATABASE_URL."""
+StartWorker = Callable[[], "ContractWorker"]
 
 
-class CountsRequests:
-    """The part for stores that count requests, with a fixture `requests` that returns the count."""
+class ContractWorker(LockWorker):
+    """A process that executes the commands of the public contract, too."""
 
-    @needs(lambda can: can.wakes_waiters)
-    def test_waiter_sends_no_requests_while_it_waits(
-        self, locks: LockStore, name: str, requests: Callable[[], int]
-    ) -> None:
-        with locks.lock(name, timeout=5, ttl=60):
-            before = requests()
-            assert not in_thread(locks.lock(name).acquire, timeout=1.5)
-            assert requests() - before <= 3, "more than to join and to leave the queue"
+    commands = "tests.locking.backends.contract:ContractCommands"
 
 
-class Contract(Several, SharedOrder):
-    """All tests, with those of `contract_ends`, `contract_several` and `contract_shared_order`."""
+class ContractCommands(LockCommands):
+    """The child's side."""
+
+    def configure(
+        self, conf: dict[str, Any], databases: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        reply = super().configure(conf, databases)
+        self._contract = Commands(self.backend)
+        self._contract.held = self.held
+        return reply
+
+    def contract(self, command: str, args: list[Any]) -> dict[str, Any]:
+        """Execute a command of `OtherProcess`."""
+        if command == "count":
+            args[0] = Path(args[0])
+        return {"result": getattr(self._contract, command)(*args)}
+
+
+class Borrowed(OtherProcess):
+    """The process of the public contract, in a worker that lives on."""
+
+    def __init__(self, worker: ContractWorker) -> None:
+        self._worker = worker
+        self.pause, self.resume, self.kill = worker.pause, worker.resume, worker.kill  # type: ignore[method-assign]
+
+    def send(self, do: str, *args: Any) -> None:
+        given = [str(value) if isinstance(value, Path) else value for value in args]
+        self._worker.send("contract", command=do, args=given)
+
+    def receive(self) -> Any:
+        return self._worker.receive()["result"]
+
+
+def _is_intact(worker: ContractWorker) -> bool:
+    """Return True unless a test has left a command, a reply or a lock behind."""
+    tag = uuid.uuid4().hex
+    worker.send("retire", tag=tag)
+    return not worker.is_silent(5) and worker.receive() == {"tag": tag, "held": []}
+
+
+class Borrowing(ContractBase):
+    """The fixtures: borrowed processes, and the driver of a class."""
+
+    is_real = True
+    """Its tests belong to the rows of faults."""
+
+    @pytest.fixture
+    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
+        """The entry of the backend in other processes."""
+        return conf
+
+    @pytest.fixture
+    def start_worker(
+        self, other_conf: dict[str, Any], env: dict[str, str], idle_workers: IdleWorkers
+    ) -> Iterator[StartWorker]:
+        """Return a function that starts a process, or takes an idle one."""
+        idle = idle_workers[env.get("DATABASE_URL", "")]
+        used: list[ContractWorker] = []
+
+        def start() -> ContractWorker:
+            used.append(idle.pop() if idle else ContractWorker({}, env=env))
+            used[-1].configure(other_conf)
+            return used[-1]
+
+        yield start
+        for worker in used:
+            if worker.is_alive and _is_intact(worker):
+                idle.append(worker)
+            else:
+                worker.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def driver(cls, django_db_blocker: DjangoDbBlocker) -> Iterator[StoreDriver]:
+        """Return the store of a class; its servers start with the first test of a fault."""
+        with ExitStack() as stack:
+            driver = cls.Driver()
+            if isinstance(driver, OwnStore):
+                driver.start(stack, django_db_blocker)
+            yield driver
+
+    @pytest.fixture
+    def another(self, start_worker: StartWorker) -> Another:
+        return lambda: Borrowed(start_worker())
+
+
+class Contract(Borrowing, contract.Contract):
+    """The public contract, and what leases add to it."""
 
     @pytest.mark.faults(row=24, fired="re-entry")
     def test_holder_can_enter_again(self, locks: LockStore, name: str) -> None:
         assert locks.capabilities.reentrant
+        counts = locks.capabilities.counts_in_store
         with locks.lock(name, timeout=5) as lease:
             with locks.lock(name, timeout=5) as again:
                 assert again is lease
                 assert lease.count == 2
-                if locks.capabilities.counts_in_store:
-                    assert [h.count for h in locks.inspect() if h.name == name] == [2]
+                assert not counts or self.held(locks, name) == [(lease.owner, 2)]
             assert not lease.lost
             got = in_thread(acquire_and_release, locks, name, 0)
             assert got is (locks.capabilities.exclusion == "none"), "the inner release freed it"
-            if locks.capabilities.counts_in_store:
-                assert [h.count for h in locks.inspect() if h.name == name] == [1]
+            assert not counts or self.held(locks, name) == [(lease.owner, 1)]
         assert not locks.lock(name).locked()
+
+    @pytest.mark.faults(row=24, fired="re-entry, and a reader that wants to write")
+    @needs(lambda can: can.shared)
+    def test_holder_of_a_place_enters_again_and_no_reader_becomes_a_writer(
+        self, locks: LockStore, name: str
+    ) -> None:
+        both = locks.read_write(name)
+        for lock in (locks.semaphore(name, 1), both.read(), both.write()):
+            with lock as lease, lock as again:
+                assert again is lease
+                assert lease.count == 2
+        with both.write(timeout=5) as lease, both.read() as again:
+            assert again is lease, "a writer may read"
+
+        async def upgrade() -> None:
+            async with both.read(timeout=5), both.write():
+                pass
+
+        with both.read(timeout=5) as lease:
+            with pytest.raises(LockMisuse, match="release it before"):
+                both.write().acquire()
+            with pytest.raises(LockMisuse, match="not held"):
+                both.write().release()
+            lease.check()
+        with pytest.raises(LockMisuse, match="release it before"):
+            asyncio.run(upgrade())
+
+    @needs(lambda can: can.shared)
+    def test_bad_slots_and_mixed_kinds_are_refused(self, locks: LockStore, name: str) -> None:
+        bad: list[Any] = [0, -1, 1.5, True, "3", 10_001]
+        for slots in bad:
+            with pytest.raises(LockMisuse, match="whole number"):
+                locks.semaphore(name, slots)
+        three = [locks.lock(name), locks.semaphore(name, 1), locks.read_write(name).write()]
+        for lock in three:
+            assert lock.acquire(timeout=5)
+        if locks.capabilities.hands_over:
+            with pytest.raises(LockMisuse, match="only a plain lock"):
+                three[1].lease.hand_over()
+        for lock in three:
+            lock.release()
+        for kind in ("semaphore", "read-write"):
+            with pytest.raises(LockMisuse):
+                locks.lock(f"{kind}:{name}")
+
+    @needs(lambda can: not can.shared)
+    def test_backend_without_shared_locks_says_so(self, locks: LockStore, name: str) -> None:
+        for make in (lambda: locks.semaphore(name, 2), locks.read_write(name).read):
+            with pytest.raises(LockMisuse, match="has no semaphores"):
+                make()
+
+    @pytest.mark.faults(row="F6", fired="work for longer than the lease")
+    @needs(lambda can: can.expires)
+    def test_watchdog_renews_the_lease(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, ttl=self.TTL, timeout=5) as lease:
+            first_end = lease.deadline
+            until(lambda: time.monotonic() > first_end + self.TTL / 2, "work outlasting the lease")
+            assert not lease.lost
+            assert not in_thread(locks.lock(name).acquire, False)
+
+    @pytest.mark.faults(row=2, xf=True, fired="GIL held for 2.5 leases")
+    @needs(lambda can: can.expires and can.exclusion == "machines")
+    def test_gil_held_longer_than_the_lease(
+        self, locks: LockStore, another: Another, name: str
+    ) -> None:
+        """The watchdog starves with its process, which finds out afterwards."""
+        other, lock = another(), locks.lock(name, ttl=self.TTL)
+        lease = acquired(lock, timeout=5)
+        other.send("acquire", name, WAIT_TIMEOUT, 30)
+        ctypes.PyDLL(None).usleep(int(2.5 * self.TTL * 1e6))  # PyDLL, unlike CDLL, keeps the GIL
+        assert lease.lost
+        with pytest.raises(LockLost):
+            lock.release()
+        _, token = other.receive()
+        assert token > lease.token or not locks.capabilities.fencing
+        assert not other.call("is_lost", name)
+        other.call("release", name)
+
+    @needs(lambda can: can.hands_over and can.exclusion == "machines")
+    def test_another_process_continues_the_lease_and_renews_it(
+        self, locks: LockStore, start_worker: StartWorker, name: str
+    ) -> None:
+        worker, lock = start_worker(), locks.lock(name, ttl=30)
+        lease = acquired(lock, timeout=5)
+        ticket = json.loads(json.dumps(lease.hand_over()))
+        taken = worker.call("take_over", ticket=ticket, ttl=self.TTL)
+        assert taken["token"] > lease.token
+        with pytest.raises(LockLost):
+            lease.check()
+        lock.release()
+        with pytest.raises(LockLost):
+            TakenOver(locks, ticket).acquire()
+        assert not in_thread(locks.lock(name).acquire, timeout=self.TTL * 1.5)
+        assert not worker.lease(name)["lost"]
+        worker.kill()
+        assert acquire_and_release(locks, name)
+
+    @needs(lambda can: not can.hands_over)
+    def test_backend_without_hand_over_refuses_it(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, timeout=5) as lease:
+            with pytest.raises(LockMisuse, match="cannot hand over a lease"):
+                lease.hand_over()
+            assert not lease.lost
+
+
+class FaultsOnly(Borrowing, contract_faults.Faults):
+    """The tests of faults alone, on servers of their own."""

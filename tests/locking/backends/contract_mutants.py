@@ -1,151 +1,301 @@
-"""Wrong backends that the contract must reject; `test_contract_mutants` runs it on each of them.
+"""Wrong backends in memory, each with the test of the contract that must reject it.
 
-Each differs from a correct backend in one method.
+Each differs from a correct backend in one method. `test_contract_mutants` runs them.
 """
 
-import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-from locking.backends.redis.backend import RedisBackend
-from locking.claims import Claim, Grant, Held
+from locking.claims import READER, WRITER, Claim, Grant, Held
+from locking.exceptions import LockUnavailable
 from locking.testing.contract import Contract
-from tests.locking.backends.redis.test_contract_redis import TestRedis as OnRedis
-from tests.locking.backends.test_contract_local import LocalBackend
+from tests.locking.backends import memory_store
+from tests.locking.backends.memory_store import (
+    MemoryBackend,
+    MemoryDriver,
+    Row,
+    SessionBackend,
+    SessionDriver,
+)
 
-HERE = "tests.locking.backends.contract_mutants"
 
+class ExtendNeverLost(MemoryBackend):
+    rejected_by = "test_expired_claim_cannot_change_its_successor"
 
-class ExtendNeverLost(LocalBackend):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         return time.monotonic() + ttl
 
 
-class ExtendPromisesTenfold(LocalBackend):
+class ExtendTakesTheLockBack(MemoryBackend):
+    rejected_by = "test_expired_claim_cannot_change_its_successor"
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        with self.asked():
+            row = self.row(claim.name)
+            row.holders = {claim.owner: Held(name=claim.name, owner=claim.owner, token=token)}
+            row.ends = {claim.owner: time.monotonic() + ttl}
+            return row.ends[claim.owner]
+
+
+class ExtendPromisesTenfold(MemoryBackend):
+    rejected_by = "test_extended_grant_lasts_longer"
+
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         return super().extend(claim, token, ttl) + 9 * ttl
 
 
-class ExtendDoesNothing(LocalBackend):
+class ExtendDoesNothing(MemoryBackend):
+    rejected_by = "test_extended_grant_lasts_longer"
+
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        self._row(claim)
+        self.held(claim, self.row(claim.name))
         return time.monotonic() + ttl
 
 
-class AcquirePromisesTenfold(LocalBackend):
+class AcquirePromisesTenfold(MemoryBackend):
+    rejected_by = "test_extended_grant_lasts_longer"
+
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         grant = super().acquire(claim, timeout)
-        return grant and replace(grant, deadline=grant.deadline + 9 * claim.ttl)
+        return grant and grant._replace(deadline=grant.deadline + 9 * claim.ttl)
 
 
-class ReleaseIgnoresOwner(LocalBackend):
+class ReleaseIgnoresTheOwner(MemoryBackend):
+    rejected_by = "test_other_claims_cannot_change_the_grant"
+
     def release(self, claim: Claim, token: int) -> None:
-        with self._changed:
-            self._rows.pop(claim.name, None)
-            self._changed.notify_all()
+        self.break_lock(claim.name)
 
 
-class ReleaseWakesNoOne(LocalBackend):
+class ReleaseWakesNoOne(MemoryBackend):
+    rejected_by = "test_release_wakes_the_waiter_also_after_a_fork"
+
     def release(self, claim: Claim, token: int) -> None:
-        with self._changed:
-            self._row(claim)
-            del self._rows[claim.name]
+        row = self.row(claim.name)
+        self.held(claim, row)
+        self.drop(row, claim.owner)
 
 
-class TokenStaysEqual(LocalBackend):
-    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        grant = super().acquire(claim, timeout)
-        return grant and replace(grant, token=1)
+class TokenStaysEqual(MemoryBackend):
+    rejected_by = "test_tokens_grow_with_every_grant"
+
+    def token(self) -> int:
+        return 1
 
 
-class LeaseNeverEnds(LocalBackend):
-    def _is_free(self, name: str) -> bool:
-        return name not in self._rows
+class LeaseNeverEnds(MemoryBackend):
+    rejected_by = "test_expired_claim_cannot_change_its_successor"
+
+    def is_over(self, end: float) -> bool:
+        return False
 
 
-class TryWaits(LocalBackend):
+class TryWaits(MemoryBackend):
+    rejected_by = "test_held_lock_is_refused_at_once"
+
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         return super().acquire(claim, timeout or 1)
 
 
-class CancelledWaitIsGranted(LocalBackend):
-    def _is_cancelled(self, claim: Claim) -> bool:
+class CancelledWaitIsGranted(MemoryBackend):
+    rejected_by = "test_cancelled_wait_leaves_no_trace"
+
+    def is_cancelled(self, claim: Claim) -> bool:
         return False
 
 
-class NamesFoldCase(LocalBackend):
-    @contextmanager
-    def _folded(self, claim: Claim) -> Iterator[None]:
-        claim.name = claim.name.lower()
-        yield
+class NamesFoldCase(MemoryBackend):
+    rejected_by = "test_names_are_not_patterns"
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        with self._folded(claim):
-            return super().acquire(claim, timeout)
+        claim.name = claim.name.lower()
+        return super().acquire(claim, timeout)
 
 
-class InspectForgetsDepth(LocalBackend):
+class InspectForgetsDepth(MemoryBackend):
+    rejected_by = "test_other_claims_cannot_change_the_grant"
+
     def inspect(self) -> list[Held]:
         return [replace(held, count=1) for held in super().inspect()]
 
 
-class BreakDoesNothing(LocalBackend):
+class BreakDoesNothing(MemoryBackend):
+    rejected_by = "test_broken_lock_is_lost_by_its_holder"
+
     def break_lock(self, name: str) -> bool:
-        return name in self._rows
+        return bool(self.row(name).holders)
 
 
-class PollsInstead(RedisBackend):
+class Polls(MemoryBackend):
     """Declares that waiters are woken, but asks every 50 ms."""
 
-    def _wait_for_message(self, claim: Claim, connection: Any, until: float) -> Any:
-        return super()._wait_for_message(claim, connection, min(until, time.monotonic() + 0.05))
-
-
-class PlaceIsNotKept(RedisBackend):
-    """A waiter leaves its place in the queue when it has waited for its own ttl."""
+    rejected_by = "test_waiter_sends_no_requests_while_it_waits"
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        end = time.monotonic() + timeout
+        until = time.monotonic() + timeout
+        while (grant := super().acquire(claim, 0)) is None and time.monotonic() < until:
+            time.sleep(0.05)
+        return grant
+
+
+class LastComesFirst(MemoryBackend):
+    rejected_by = "test_fair_lock_is_granted_in_order"
+
+    def first(self, queue: list[Claim]) -> Claim:
+        return queue[-1]
+
+
+class PlaceIsNotKept(MemoryBackend):
+    """A waiter leaves its place in the queue when it has waited for its own ttl."""
+
+    rejected_by = "test_waiter_keeps_its_place_beyond_its_ttl"
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        until = time.monotonic() + timeout
         while True:
-            left = max(0.0, end - time.monotonic())
+            left = max(0.0, until - time.monotonic())
             grant = super().acquire(claim, min(left, claim.ttl))
-            if grant or left <= claim.ttl or math.isnan(left):
+            if grant or left <= claim.ttl:
                 return grant
 
 
-def suite(mutant: type, base: type[Contract] = Contract) -> type[Contract]:
-    """Return the contract for a mutant."""
-    return type(f"Test{mutant.__name__}", (base,), {"path": f"{HERE}.{mutant.__name__}"})
+class RestartForgetsTokens(MemoryBackend):
+    rejected_by = "test_tokens_grow_through_a_restart"
+
+    def token(self) -> int:
+        rows = memory_store.server.rows.values()
+        return (
+            max((held.token or 0 for row in rows for held in row.holders.values()), default=0) + 1
+        )
 
 
-LOCAL = [
-    ExtendNeverLost,
-    ExtendPromisesTenfold,
-    ExtendDoesNothing,
-    AcquirePromisesTenfold,
-    ReleaseIgnoresOwner,
-    ReleaseWakesNoOne,
-    TokenStaysEqual,
-    LeaseNeverEnds,
-    TryWaits,
-    CancelledWaitIsGranted,
-    NamesFoldCase,
-    InspectForgetsDepth,
-    BreakDoesNothing,
-]
-ON_REDIS = [PollsInstead, PlaceIsNotKept]
-SUITES = {one.__name__: suite(one) for one in LOCAL}
-SUITES |= {one.__name__: suite(one, OnRedis) for one in ON_REDIS}
-globals().update({cls.__name__: cls for cls in SUITES.values()})
+class FailoverForgetsTokens(RestartForgetsTokens):
+    rejected_by = "test_tokens_grow_through_a_failover"
 
 
-class TestControl(Contract):
-    """The backend that the mutants are made of."""
+class HandOverLowersTheToken(MemoryBackend):
+    rejected_by = "test_handed_over_lease_has_one_holder"
 
-    path = "tests.locking.backends.test_contract_local.LocalBackend"
+    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
+        return super().take_over(claim, owner, token)._replace(token=token - 1)
 
 
-del OnRedis  # pytest would collect it
+class HandOverKeepsTheGiver(MemoryBackend):
+    rejected_by = "test_handed_over_lease_has_one_holder"
+
+    def drop(self, row: Row, owner: str) -> None:
+        """Leave the giver its lock."""
+
+
+class StopsWithAMinority(MemoryBackend):
+    rejected_by = "test_minority_that_is_down_stops_no_lock"
+
+    def token(self) -> int:
+        if memory_store.server.has_majority_only:
+            raise LockUnavailable("a node is down")
+        return super().token()
+
+
+class WaitsForAStoppedStore(MemoryBackend):
+    rejected_by = "test_stopped_store_fails_in_bounded_time"
+
+    def probe(self) -> None:
+        while memory_store.server.is_paused:
+            time.sleep(1)
+            if memory_store.server.is_paused:
+                return  # as if the store were well
+
+
+class LeaseFollowsTheClock(MemoryBackend):
+    rejected_by = "test_clock_set_back_does_not_prolong_a_lease"
+
+    def is_over(self, end: float) -> bool:
+        return end <= time.monotonic() + memory_store.server.clock_offset
+
+
+class LossOfTheSessionIsSilent(SessionBackend):
+    rejected_by = "test_end_of_the_session_is_the_loss_of_the_lock"
+
+    def session_ended(self, owner: str) -> None:
+        """Report nothing."""
+
+
+class SessionFollowsTheClock(SessionBackend):
+    rejected_by = "test_clock_set_ahead_ends_no_session"
+
+    def is_over(self, end: float) -> bool:
+        return memory_store.server.clock_offset > 0
+
+
+class OneSlotTooMany(MemoryBackend):
+    rejected_by = "test_semaphore_has_as_many_holders_as_slots"
+
+    def fits(self, row: Row, claim: Claim) -> bool:
+        return (
+            len(row.holders) <= claim.slots if (claim.slots or 0) > 0 else super().fits(row, claim)
+        )
+
+
+class SlotStaysTakenAfterExpiry(MemoryBackend):
+    rejected_by = "test_expired_holder_frees_its_slot_only"
+
+    def is_over(self, end: float) -> bool:
+        return False
+
+
+class WritersStarve(MemoryBackend):
+    """A reader passes a writer that waits."""
+
+    rejected_by = "test_waiting_writer_goes_before_later_readers"
+
+    def first(self, queue: list[Claim]) -> Claim:
+        return next((one for one in queue if one.slots == READER), queue[0])
+
+
+class WriterDoesNotWaitForReaders(MemoryBackend):
+    rejected_by = "test_readers_share_and_a_writer_excludes"
+
+    def fits(self, row: Row, claim: Claim) -> bool:
+        return (claim.slots == WRITER == -1 and row.slots == READER) or super().fits(row, claim)
+
+
+class WriterThatGaveUpKeepsReadersOut(MemoryBackend):
+    rejected_by = "test_writer_that_gives_up_lets_readers_in"
+
+    def first(self, queue: list[Claim]) -> Claim:
+        self.gone = [*getattr(self, "gone", []), *(one for one in queue if one.slots == WRITER)]
+        return self.gone[0] if self.gone else queue[0]
+
+
+class SlotsAreGrantedInReverse(LastComesFirst):
+    rejected_by = "test_slot_is_granted_in_order"
+
+
+class ReleaseFreesAnySlot(MemoryBackend):
+    rejected_by = "test_other_claims_cannot_free_a_slot"
+
+    def release(self, claim: Claim, token: int) -> None:
+        self.break_lock(claim.name)
+
+
+class AnyNumberOfSlots(MemoryBackend):
+    rejected_by = "test_other_number_of_slots_is_refused"
+
+    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        self.row(claim.name).slots = claim.slots
+        return super().acquire(claim, timeout)
+
+
+MUTANTS = [one for one in list(globals().values()) if hasattr(one, "rejected_by")]
+
+
+def suite(backend: type[MemoryBackend]) -> type[Contract]:
+    """Return the contract for a backend."""
+    driver = SessionDriver if issubclass(backend, SessionBackend) else MemoryDriver
+    path = f"{backend.__module__}.{backend.__name__}"
+    return type(f"Test{backend.__name__}", (Contract,), {"path": path, "Driver": driver})
+
+
+for one in (*MUTANTS, MemoryBackend, SessionBackend):
+    globals()[f"Test{one.__name__}"] = suite(one)
+del one

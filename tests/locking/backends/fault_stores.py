@@ -17,23 +17,11 @@ __all__ = ["alias", "server"]
 
 TTL = 1.0
 """Seconds of a lease, and of a ZooKeeper session, which cannot be shorter here."""
-database = pytest.param("database", marks=pytest.mark.stores)
-queued_database = pytest.param("database", marks=pytest.mark.only("mysql"))
 SESSIONS = [
     pytest.param("mysql_session", marks=pytest.mark.only("mysql")),
     "postgresql_session",
 ]
 """Those whose grant ends with its holder's connection."""
-LEASED = [
-    "redis",
-    "redis-sentinel",
-    "redis-cluster",
-    database,
-    "database on PostgreSQL",
-    "redlock",
-    "zookeeper",
-]
-"""Those whose grant ends although its holder's connection lives."""
 NONE = {"BACKEND": "locking.backends.none.NoneBackend"}
 
 
@@ -70,17 +58,9 @@ def store(
 
     def made(kind: str) -> dict[str, Any]:
         match kind:
-            case "redis":
-                return conf(kind, "Redis", request.getfixturevalue("redis_server").url)
-            case "redis-sentinel" | "redis-cluster":
-                servers = request.getfixturevalue(kind.replace("-", "_"))
-                return conf("redis", "Redis", servers.url)
             case "redlock":
                 five = request.getfixturevalue("redis_five")
                 return conf(kind, "RedLock", [server.url for server in five])
-            case "zookeeper":
-                hosts = request.getfixturevalue("zookeeper").hosts
-                return conf(kind, "ZooKeeper", hosts, SESSION_TIMEOUT=TTL)
             case "mysql_session":
                 return conf(kind, "MySQLSession", "default")
             case "postgresql_session":

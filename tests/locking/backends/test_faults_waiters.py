@@ -11,7 +11,7 @@ import pytest
 import redis as client
 
 from devservers import Redis
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking.backends.redis.backend import RedisBackend
 from tests.locking.backends.fault_stores import (
     SESSIONS,
@@ -19,7 +19,6 @@ from tests.locking.backends.fault_stores import (
     alias,
     idle,
     name,
-    queued_database,
     server,
     store,
 )
@@ -35,59 +34,6 @@ SECONDS = 2.0
 ROUNDS = 8
 """Chance alone makes unequal shares of few grants: a lottery of m for each has an index of about
 m / (m + 1). More rounds take that away, and leave what is unfair."""
-
-
-@pytest.mark.faults(row=23, fired="contenders in line")
-@pytest.mark.parametrize("contenders", [8, 64])
-@pytest.mark.parametrize(
-    "store",
-    [
-        "redis",
-        "redis-sentinel",
-        "redis-cluster",
-        "zookeeper",
-        queued_database,
-        "database on PostgreSQL",
-    ],
-    indirect=True,
-)
-def test_row_23_queue_keeps_the_order(store: Store, name: str, contenders: int) -> None:
-    """Threads of this process and of a few others queue in a known order."""
-    assert store.backend.capabilities.fair
-    served: list[int] = []
-
-    # A waiter that waits longer than its lease may pass a waiter that seems to be stopped.
-    ttl = 3 * WAIT_TIMEOUT
-
-    def by_thread(number: int) -> None:
-        with store.backend.lock(name, ttl=ttl, timeout=WAIT_TIMEOUT):
-            served.append(number)
-
-    with ExitStack() as stack:
-        workers = [stack.enter_context(store.another()) for _ in range(PROCESSES)]
-
-        def by_process(number: int) -> None:
-            worker = workers[number % PROCESSES]
-            assert worker.acquire(name, ttl=ttl, timeout=WAIT_TIMEOUT)["ok"]
-            served.append(number)  # it still holds the lock
-            assert worker.release(name)["ok"]
-
-        pool = stack.enter_context(ThreadPoolExecutor(contenders))
-        with store.backend.lock(name, ttl=ttl, timeout=5):
-            done = []
-            for number in range(contenders):
-                wait = by_process if number in range(2, 2 + PROCESSES) else by_thread
-                done.append(pool.submit(wait, number))
-                until(
-                    lambda queued=number + 1: (
-                        [held.waiters for held in store.backend.inspect() if held.name == name]
-                        == [queued]
-                    ),
-                    f"contender {number} queueing",
-                )
-        for one in done:
-            one.result(WAIT_TIMEOUT)
-    assert served == list(range(contenders))
 
 
 def jain(shares: list[int]) -> float:

@@ -1,8 +1,12 @@
-"""The contract on the shop's own database: SQLite, and MariaDB with GET_LOCK in its pass."""
+"""The contract on the shop's own database: SQLite, and MariaDB with GET_LOCK in its pass.
+
+Their faults are those of a private MariaDB, in every pass.
+"""
 
 import pytest
 
-from tests.locking.backends.contract import Contract
+from tests.locking.backends.contract import Contract, FaultsOnly
+from tests.locking.backends.store_drivers import MariaDbDriver, MariaDbSessions
 
 
 class OnDatabase(Contract):
@@ -25,3 +29,14 @@ class TestDatabase(OnDatabase):
 @pytest.mark.only("mysql")
 class TestMySQLSession(OnDatabase):
     path = "locking.backends.mysql_session.MySQLSessionBackend"
+
+
+class TestDatabaseFaults(FaultsOnly):
+    store = "database on MariaDB"
+    path = TestDatabase.path
+    Driver = MariaDbDriver
+
+
+class TestMySQLSessionFaults(FaultsOnly):
+    path = TestMySQLSession.path
+    Driver = MariaDbSessions

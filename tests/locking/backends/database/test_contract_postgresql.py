@@ -9,6 +9,7 @@ from devservers import PostgreSql
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
+from tests.locking.backends.store_drivers import PostgreSqlDriver, PostgreSqlSessions
 
 __all__ = ["alias", "pooled", "root", "server"]
 
@@ -36,12 +37,16 @@ class OnPostgreSQL(Contract):
         return {"DATABASE_URL": server.url}
 
 
-class TestDatabase(OnPostgreSQL):
+class OnDatabase(OnPostgreSQL):
     store = "database on PostgreSQL"
     path = "locking.backends.database.DatabaseBackend"
 
 
-class TestBehindPgBouncer(TestDatabase):
+class TestDatabase(OnDatabase):
+    Driver = PostgreSqlDriver
+
+
+class TestBehindPgBouncer(OnDatabase):
     """The other process is connected directly."""
 
     test_killed_holder_is_replaced = None
@@ -54,4 +59,5 @@ class TestBehindPgBouncer(TestDatabase):
 
 
 class TestSession(OnPostgreSQL):
+    Driver = PostgreSqlSessions
     path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"

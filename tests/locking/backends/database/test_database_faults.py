@@ -1,6 +1,5 @@
 """The database backend on a MariaDB that loses replies or refuses: FAULTS rows 10 and 17."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,37 +57,6 @@ class TestLostReplies:
             yield made
             made.close()
 
-    @pytest.mark.faults(row=10, backend="database on MariaDB")
-    def test_grant_with_lost_reply_is_kept(
-        self, far: DatabaseBackend, proxy: InterceptingProxy, root: Root
-    ) -> None:
-        with store_of(far).lock("lost-reply", timeout=5) as first:
-            pass
-        claim = Claim(name="lost-reply", owner="me", ttl=30)
-        with ThreadPoolExecutor(1) as pool:
-            proxy.hold_replies()
-            asked = pool.submit(far.acquire, claim, 0)
-            until(lambda: root(ROW % "lost-reply")[0][0] == "me", "the grant in the store")
-            proxy.cut()
-            proxy.resume()
-            grant = asked.result(WAIT_TIMEOUT)
-        assert grant.token == root(ROW % "lost-reply")[0][1] > first.token
-        assert 28 < grant.deadline - time.monotonic() <= 30
-        far.release(claim, grant.token)
-
-    def test_release_with_lost_reply_succeeds(
-        self, far: DatabaseBackend, proxy: InterceptingProxy, root: Root
-    ) -> None:
-        claim = Claim(name="lost-release", owner="me", ttl=30)
-        grant = far.acquire(claim, 5)
-        with ThreadPoolExecutor(1) as pool:
-            proxy.hold_replies()
-            asked = pool.submit(far.release, claim, grant.token)
-            until(lambda: root(ROW % "lost-release")[0][0] == "", "the release in the store")
-            proxy.cut()
-            proxy.resume()
-            asked.result(WAIT_TIMEOUT)
-
     def test_release_without_a_connection_is_repeated(
         self, far: DatabaseBackend, backend: DatabaseBackend, proxy: InterceptingProxy
     ) -> None:
@@ -114,18 +82,6 @@ class TestLostReplies:
         until(lambda: not far.pool.breaker.is_open, "the reply to a probe")
         assert far.extend(claim, grant.token, 6) > grant.deadline
         far.release(claim, grant.token)
-
-    def test_stalled_server_fails_in_bounded_time(
-        self, far: DatabaseBackend, proxy: InterceptingProxy, short_response_timeout: None
-    ) -> None:
-        far.probe()
-        proxy.hold()
-        with within(10), pytest.raises(LockUnavailable):
-            store_of(far).lock("stalled").acquire(timeout=0.5)
-        proxy.cut()
-        proxy.resume()
-        until(lambda: not far.pool.breaker.is_open, "the reply to a probe")
-        far.probe()
 
 
 class TestRefusals:

@@ -54,20 +54,6 @@ def test_locked_row_is_waited_for(backend: DatabaseBackend, root: Superuser) -> 
         assert waiter.result(WAIT_TIMEOUT)
 
 
-def test_paused_server_fails_in_bounded_time(
-    backend: DatabaseBackend, server: PostgreSql, short_response_timeout: None
-) -> None:
-    backend.probe()
-    server.pause()
-    try:
-        with within(10), pytest.raises(LockUnavailable):
-            store_of(backend).lock("paused").acquire(timeout=0.5)
-    finally:
-        server.resume()
-    until(lambda: not backend.pool.breaker.is_open, "the reply to a probe")
-    assert acquire_and_release(store_of(backend), "paused")
-
-
 def test_waiters_poll_behind_a_transaction_pooler(backend: DatabaseBackend, pooled: str) -> None:
     behind = database(pooled)
     assert acquire_and_release(store_of(behind), "pooled", 5)

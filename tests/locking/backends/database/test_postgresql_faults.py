@@ -5,19 +5,15 @@ Rows 4, 8 and the full disk are in test_postgresql_servers.py.
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from devservers import PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockError, LockUnavailable
+from locking import LockUnavailable
 from locking.backends.base import Backend
-from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, in_thread, within
-from tests.devservers.faults.interception import InterceptingProxy
-from tests.fault_rows import SLACK
 from tests.locking.backends.database.database_tools import alias_for, short_response_timeout
 from tests.locking.backends.database.postgresql_tools import (
     BOTH,
@@ -32,78 +28,6 @@ from tests.locking.backends.database.postgresql_tools import (
 from tests.locking.calls import store_of
 
 __all__ = ["alias", "made", "root", "server", "short_response_timeout"]
-
-
-@pytest.fixture
-def proxy(server: PostgreSql) -> Iterator[InterceptingProxy]:
-    with InterceptingProxy(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def far(server: PostgreSql, alias: str, proxy: InterceptingProxy, made: Made) -> Iterator[Backend]:
-    """The lock through the proxy."""
-    with alias_for(server.url.replace(f":{server.port}", f":{proxy.port}"), "far") as far:
-        yield made(far)
-
-
-@pytest.mark.faults(row=10)
-@BOTH
-def test_grant_with_lost_reply_is_kept_or_repeated(
-    store: str, far: Backend, proxy: InterceptingProxy, alias: str, made: Made
-) -> None:
-    """The row is read back; the session ended with its lock, and another one gets it."""
-    with store_of(far).lock("lost-reply", timeout=5) as first:
-        pass
-    claim = Claim(name="lost-reply", owner="me", ttl=30)
-    proxy.replies_to_lose = 1
-    grant = far.acquire(claim, WAIT_TIMEOUT)
-    assert grant is not None
-    assert grant.token > first.token
-    assert not in_thread(acquire_and_release, store_of(made(alias)), "lost-reply", 0)
-    far.release(claim, grant.token)
-    assert acquire_and_release(store_of(made(alias)), "lost-reply", 5)
-
-
-@pytest.mark.faults(row=11)
-@BOTH
-def test_late_acquisition_is_harmless(
-    store: str,
-    far: Backend,
-    proxy: InterceptingProxy,
-    alias: str,
-    made: Made,
-    short_response_timeout: None,
-) -> None:
-    """What the server grants to a client that gave up ends with its connection or lease."""
-    far.probe()
-    claim = Claim(name="late", owner="late", ttl=1)
-    proxy.hold_requests()
-    with within(10), pytest.raises(LockUnavailable):
-        far.acquire(claim, 0)
-    proxy.resume()
-    with within(1 + SLACK):
-        assert acquire_and_release(store_of(made(alias)), "late", WAIT_TIMEOUT)
-    with suppress(LockError):
-        far.release(claim, 0)
-
-
-@pytest.mark.faults(row=13)
-@BOTH
-def test_waiter_with_a_lost_connection_waits_again(
-    store: str, alias: str, made: Made, root: Superuser
-) -> None:
-    backend = made(alias)
-    with ThreadPoolExecutor(1) as pool, store_of(backend).lock("requeued", ttl=60, timeout=5):
-        waiter = pool.submit(acquire_and_release, store_of(backend), "requeued")
-        until(lambda: root.waits() == 1, "the waiter")
-        sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        [(pid,)] = root(sql)
-        root("SELECT pg_terminate_backend(%s)", pid)
-        until(lambda: [row for row in root(sql) if row != (pid,)], "the waiter queueing again")
-        assert not waiter.done()
-    assert waiter.result(WAIT_TIMEOUT)
-    until(lambda: root.waits() == 0, "an empty queue")
 
 
 @pytest.fixture

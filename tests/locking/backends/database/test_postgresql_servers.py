@@ -1,8 +1,6 @@
 """Both locks on a PostgreSQL that is replaced, or whose clock or disk fails: FAULTS 4, 8 and 17."""
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pytest_django import DjangoDbBlocker
@@ -10,15 +8,9 @@ from pytest_django import DjangoDbBlocker
 from devservers import PostgreSql
 from devservers.faults.clock import Clock
 from devservers.faults.full_disk import FullDisk
-from devservers.faults.standby import Standby
-from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockError, LockUnavailable
-from locking.claims import Claim
+from locking import LockUnavailable
 from locking.testing.calls import acquire_and_release, within
-from tests.fault_rows import SLACK
-from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.database.postgresql_tools import (
-    BOTH,
     ROW_LOCK,
     SESSION_LOCK,
     Made,
@@ -54,67 +46,9 @@ def running(own: Driven, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
 
 
 @pytest.fixture
-def primary(own: Driven, running: str) -> Iterator[str]:
-    """The alias of the server, which starts again after a test that kills it."""
-    yield running
-    own.start()
-
-
-@pytest.fixture
-def clock(own: Driven) -> Iterator[Clock]:
-    yield own.clock
-    own.clock.shift(0)
-
-
-@pytest.fixture
 def disk(own: Driven) -> Iterator[FullDisk]:
     yield own.disk
     own.disk.free()
-
-
-@pytest.mark.faults(row=4, xf=True)
-@BOTH
-def test_standby_without_the_lock_is_promoted(
-    store: str, own: Driven, primary: str, made: Made
-) -> None:
-    """XF: the lock is granted again at once. The token grows, and the old holder finds out."""
-    before, asked = made(primary), Claim(name="failover", owner="first", ttl=60)
-    assert acquire_and_release(store_of(before), "failover", 5)
-    with Standby(own) as standby, alias_for(standby.url, "standby"):
-        standby.wait_for_replay()
-        standby.cut()
-        first = before.acquire(asked, 5)
-        own.kill()
-        standby.promote()
-        after = made("standby")
-        with within(1 + SLACK), store_of(after).lock("failover", timeout=WAIT_TIMEOUT) as second:
-            assert first is not None
-            assert time.monotonic() < first.deadline, "the grants do not overlap"
-            assert second.token > first.token
-            with pytest.raises(LockError):
-                before.release(asked, first.token)
-            second.check()
-        after.close()
-
-
-@pytest.mark.faults(row=8)
-@pytest.mark.parametrize("store", [SESSION_LOCK])
-@pytest.mark.parametrize("step", [-60, 60])
-def test_session_lock_ignores_the_clock(
-    store: str, own: Driven, clock: Clock, running: str, made: Made, step: int
-) -> None:
-    """Neither the grant nor a wait depends on it."""
-    backend, root = made(running), Superuser(own)
-    clock.shift(-step)
-    with ThreadPoolExecutor(1) as pool, store_of(backend).lock("stepped", timeout=5) as lease:
-        waiter = pool.submit(acquire_and_release, store_of(backend), "stepped")
-        until(lambda: root.waits() == 1, "the waiter")
-        clock.shift(step)
-        assert not waiter.done()
-        assert not store_of(backend).lock("stepped", reentrant=False).acquire(timeout=0.3)
-        lease.check()
-        root.close()
-    assert waiter.result(WAIT_TIMEOUT)
 
 
 @pytest.mark.faults(row=17)

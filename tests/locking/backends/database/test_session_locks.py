@@ -1,7 +1,6 @@
 """The locks of sessions on a real MariaDB and PostgreSQL: ended sessions, queues, tokens."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import MariaDb, PostgreSql
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import LockLost
 from locking.backends.database.session_locks import SessionLocks
 from locking.claims import Claim
 from locking.handler import create
@@ -121,30 +120,6 @@ def test_waiters_are_granted_in_order(store: Store, backend: SessionLocks) -> No
     assert served(store_of(backend), "order", 8, store.root.waits) == list(range(8))
 
 
-def test_waiter_sends_no_request_until_its_end(
-    store: Store, backend: SessionLocks, short_response_timeout: None
-) -> None:
-    """A wait may be longer than the response timeout."""
-    with store_of(backend).lock("patient", timeout=5), ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(store_of(backend).lock("patient").acquire, timeout=3)
-        until(lambda: store.root.waits() == 1, "the wait on the server")
-        before = store.root.requests()
-        assert not waiter.result(WAIT_TIMEOUT)
-        # One releases what the wait may have got; the count of MariaDB has those of tests, too.
-        assert store.root.requests() - before <= (1 if store.kind == "postgresql_session" else 9)
-
-
-def test_killed_holder_frees_its_lock_at_once(store: Store, backend: SessionLocks) -> None:
-    with store.another() as other, ThreadPoolExecutor(1) as pool:
-        assert other.acquire("killed", ttl=60)["ok"]
-        waiter = pool.submit(acquire_and_release, store_of(backend), "killed")
-        until(lambda: store.root.waits() == 1, "the waiter")
-        before = time.monotonic()
-        other.kill()
-        assert waiter.result(WAIT_TIMEOUT)
-        assert time.monotonic() - before < 5, "far less than the lease"
-
-
 def test_break_lock_ends_the_holders_session(store: Store, backend: SessionLocks) -> None:
     with store.another() as other:
         assert other.acquire("broken")["ok"]
@@ -171,19 +146,3 @@ def test_one_thread_watches_all_sessions(backend: SessionLocks) -> None:
     assert watching() == 1
     backend.close()
     until(lambda: watching() == 0, "the thread ending")
-
-
-@pytest.mark.faults(row=5)
-def test_tokens_grow_through_a_crash_of_the_server(store: Store, backend: SessionLocks) -> None:
-    first = backend.acquire(MINE, 5)
-    born = time.monotonic()
-    store.server.kill()
-    with pytest.raises(LockLost):
-        backend.release(MINE, first.token)
-    with pytest.raises(LockUnavailable):
-        backend.acquire(MINE, 1)
-    # The token of MariaDB holds the second of the server's start.
-    until(lambda: time.monotonic() - born > 1, "another second")
-    store.server.start()
-    second = backend.acquire(MINE, 5)
-    assert second.token > first.token

@@ -112,14 +112,3 @@ def store(request: pytest.FixtureRequest) -> Iterator[Deployment]:
         flush()
         yield deployment
         flush()
-
-
-@pytest.fixture
-def own_store(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Return a deployment of the test's own that keeps nothing and fails over to no replica."""
-    made = {"redis": Redis, "redis-sentinel": SentinelRedis, "redis-cluster": RedisCluster}
-    with ExitStack() as stack:
-        group = stack.enter_context(made[request.param]())
-        if not isinstance(group, Redis):
-            group.disable_failover()
-        yield serve(request.param, group, stack)

@@ -14,7 +14,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from locking.claims import Claim
 from locking.names import SEMAPHORE_PREFIX
-from locking.testing.calls import acquire_and_release, passes_in_child
+from locking.testing.calls import acquire_and_release
 from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.calls import store_of
@@ -145,24 +145,6 @@ def test_stopped_process_costs_one_lease(
     until(lambda: not backend.inspect(), "each of them acquiring the lock")
 
 
-def test_killed_holder_blocks_until_its_grant_ends(
-    backend: RedisBackend, another: Callable[[], LockWorker], raw: client.Redis
-) -> None:
-    """The first waiter is killed too, as a thread of the same process."""
-    killed, first, second = another(), another(), claim()
-    assert killed.acquire("n", ttl=2.0, timeout=0)["ok"]
-    first.send("acquire", name="n", timeout=60)
-    until(lambda: waiting(backend) == 1)
-    with waiters(backend, second) as (waiter,):
-        killed.kill()
-        first.kill()
-        ends = time.monotonic() + raw.pttl("lock:{n}") / 1000
-        assert waiter.result(WAIT_TIMEOUT) is not None
-        late = time.monotonic() - ends
-    assert -0.05 < late < 0.05 + SLACK
-    backend.release(second, 0)
-
-
 def test_newcomer_does_not_overtake(backend: RedisBackend) -> None:
     lock, patient = store_of(backend).lock("n"), claim()
     lock.acquire()
@@ -171,30 +153,6 @@ def test_newcomer_does_not_overtake(backend: RedisBackend) -> None:
         assert not lock.acquire(blocking=False)
         assert waiter.result(WAIT_TIMEOUT) is not None
     backend.release(patient, 0)
-
-
-def test_waiter_sends_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
-    lock = store_of(backend).lock("n")  # the watchdog renews it
-    lock.acquire()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(backend.acquire, claim(), 0.01).result(WAIT_TIMEOUT)  # loads the scripts
-        before = calls(raw)
-        assert pool.submit(backend.acquire, claim(), 1.5).result(WAIT_TIMEOUT) is None
-    assert calls(raw) - before == 2, "one to queue up, one to leave"
-    lock.release()
-
-
-def test_wait_may_be_longer_than_the_socket_timeout(server: Redis) -> None:
-    backend = RedisBackend("redis", location=server.url, options={"SOCKET_TIMEOUT": 0.5})
-    holder, waiting_claim = claim(), claim()
-    backend.acquire(holder, 0)
-    with waiters(backend, waiting_claim) as (waiter,):
-        started = time.monotonic()
-        until(lambda: time.monotonic() - started > 1.2, "the socket timeout passing")
-        backend.release(holder, 0)
-        assert waiter.result(WAIT_TIMEOUT) is not None
-    backend.release(waiting_claim, 0)
-    backend.close()
 
 
 @pytest.mark.parametrize("count", [8, 64])
@@ -280,15 +238,3 @@ def test_waiter_keeps_its_place_after_a_lost_connection(
         backend.release(first, 0)
         assert other.result(WAIT_TIMEOUT) is not None
     backend.release(second, 0)
-
-
-def test_fork_does_not_disturb_the_parents_wait(backend: RedisBackend) -> None:
-    holder, waiting_claim = claim(), claim()
-    backend.acquire(holder, 0)
-    with waiters(backend, waiting_claim) as (waiter,):
-        assert passes_in_child(
-            lambda: backend.acquire(claim(), 0.05) is None and len(backend.pool.connections) == 1
-        )
-        backend.release(holder, 0)
-        assert waiter.result(WAIT_TIMEOUT) is not None
-    backend.release(waiting_claim, 0)

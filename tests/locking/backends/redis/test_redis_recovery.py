@@ -9,7 +9,7 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockMisuse, LockUnavailable
+from locking import LockMisuse, LockUnavailable
 from locking.backends.redis import backend as module
 from locking.backends.redis.pool import redis_breaker
 from locking.claims import Claim
@@ -102,52 +102,6 @@ def test_killed_process_does_not_cost_the_others_of_its_machine_their_places(
 
 
 class TestTakeOver:
-    def test_late_renewal_of_the_giver_changes_nothing(
-        self, server: Redis, connect: Connect
-    ) -> None:
-        backend, giver, taker = connect(server.url), claim(ttl=1.0), claim(ttl=600.0)
-        grant = backend.acquire(giver, 0)
-        assert grant
-        backend.set_depth(giver, grant.token, 0)
-        taken = backend.take_over(taker, giver.owner, grant.token)
-        for late in (
-            lambda: backend.extend(giver, grant.token, 1.0),
-            lambda: backend.set_depth(giver, grant.token, 0),
-            lambda: backend.release(giver, grant.token),
-        ):
-            with pytest.raises(LockLost):
-                late()
-        (held,) = backend.holders("n")
-        assert (held.owner, held.token, held.count) == (taker.owner, taken.token, 1)
-        assert held.expires_in > 500
-        assert taken.token > grant.token
-
-    def test_take_over_whose_reply_is_lost_succeeds(
-        self, server: Redis, proxy: InterceptingProxy, connect: Connect
-    ) -> None:
-        backend, giver, taker = connect(f"redis://{proxy.url}/0"), claim(), claim()
-        grant = backend.acquire(giver, 0)
-        backend.set_depth(giver, grant.token, 0)
-        proxy.replies_to_lose = 1
-        taken = backend.take_over(taker, giver.owner, grant.token)
-        assert not proxy.replies_to_lose, "no reply was lost"
-        (held,) = connect(server.url).holders("n")
-        assert (held.owner, held.token) == (taker.owner, taken.token)
-
-    def test_ticket_makes_one_holder_and_needs_a_hand_over(
-        self, server: Redis, connect: Connect
-    ) -> None:
-        backend, giver = connect(server.url), claim()
-        grant = backend.acquire(giver, 0)
-        with pytest.raises(LockLost):  # it was not handed over
-            backend.take_over(claim(), giver.owner, grant.token)
-        backend.set_depth(giver, grant.token, 0)
-        with pytest.raises(LockLost):  # the ticket of an earlier grant
-            backend.take_over(claim(), giver.owner, grant.token - (1 << module.SALT_BITS))
-        backend.take_over(claim(), giver.owner, grant.token)
-        with pytest.raises(LockLost):
-            backend.take_over(claim(), giver.owner, grant.token)
-
     def test_waiters_stay_behind_the_new_holder(self, server: Redis, connect: Connect) -> None:
         backend, giver, taker, waiter = connect(server.url), claim(), claim(), claim()
         grant = backend.acquire(giver, 0)

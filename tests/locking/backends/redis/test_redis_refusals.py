@@ -1,16 +1,14 @@
 """FAULTS 17 and 18: a Redis that returns errors or may evict keys never grants a lock."""
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
 import redis as client
 
 from devservers import Redis
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from locking.backends.redis.pool import redis_breaker
 from locking.testing.calls import within
 from tests.devservers.redis_groups import ClusterNode, Sentinel
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
@@ -85,33 +83,6 @@ def test_too_many_connections(connect: Connect) -> None:
             return False
 
         until(is_granted, "room for a connection")
-
-
-def test_endless_script_fails_in_bounded_time(server: Redis, connect: Connect) -> None:
-    backend = connect(server.url)
-    backend.probe()
-    with client.Redis.from_url(server.url, socket_timeout=60) as raw, ThreadPoolExecutor(1) as pool:
-        raw.config_set("busy-reply-threshold", 1)
-        endless = pool.submit(raw.eval, "while true do end", 0)
-        try:
-            until(lambda: is_busy(server), "the script running")
-            assert_refused(backend, "BUSY|reply|respond")
-        finally:
-            with client.Redis.from_url(server.url) as killer:
-                killer.script_kill()
-            with pytest.raises(client.ResponseError):
-                endless.result(WAIT_TIMEOUT)
-    until(lambda: not redis_breaker(server.url).is_open, "the circuit breaker closing")
-    assert take(backend)
-
-
-def is_busy(server: Redis) -> bool:
-    with client.Redis.from_url(server.url) as raw:
-        try:
-            raw.ping()
-        except client.ResponseError:
-            return True
-        return False
 
 
 def test_flushed_scripts_are_loaded_again(server: Redis, connect: Connect) -> None:

@@ -4,9 +4,11 @@ import pytest
 
 from devservers import Redis
 from tests.locking.backends.contract import Contract
+from tests.locking.backends.store_drivers import RedLockDriver
 
 
 class TestRedLock(Contract):
+    Driver = RedLockDriver
     path = "locking.backends.redlock.RedLockBackend"
     down = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
 

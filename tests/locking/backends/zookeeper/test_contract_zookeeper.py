@@ -4,12 +4,13 @@ import pytest
 
 from devservers import ZooKeeper
 from tests.locking.backends.contract import Contract
+from tests.locking.backends.store_drivers import ZooKeeperDriver
 
 
 class TestZooKeeper(Contract):
     path = "locking.backends.zookeeper.ZooKeeperBackend"
     down = "127.0.0.1:1"
-    KILLS = 9  # three times all slots; each waits for the end of a session
+    Driver = ZooKeeperDriver
 
     @pytest.fixture
     def location(self, zookeeper: ZooKeeper) -> str:

@@ -77,20 +77,6 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
-    def test_waiter_sends_no_requests_while_it_waits(
-        self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
-    ) -> None:
-        client, asked = other.session.client, []
-        call = client._call
-        client._call = lambda request, reply: asked.append(request) or call(request, reply)
-        with store_of(backend).lock(name, timeout=5):
-            assert not store_of(other).lock(name).acquire(timeout=1.5)
-        kinds = [type(request).__name__ for request in asked]
-        signs_of_life = ("Exists", "Sync", "Transaction")
-        kinds = [kind for kind in kinds if kind not in signs_of_life]
-        # After its time-out, the session's thread may look for the node at the same moment.
-        assert kinds[:5] == ["Create2", "GetChildren", "GetData", "GetChildren", "Delete"]
-
     def test_4000_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))

@@ -4,14 +4,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
 from devservers import ZooKeeper
-from devservers.faults.clock import Clock
 from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
@@ -20,7 +17,7 @@ from locking.testing.calls import within
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import SLACK
 from tests.locking.backends.zookeeper.zookeeper_tools import backend, connected, name, other
-from tests.locking.calls import acquired, elapsed, store_of
+from tests.locking.calls import acquired, store_of
 
 __all__ = ["backend", "name", "other"]
 
@@ -42,37 +39,6 @@ def far(proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
 
 
 class TestHolder:
-    @pytest.mark.faults(row=12, backend="zookeeper", xf=True)
-    def test_session_expired(
-        self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
-    ) -> None:
-        """Row 12: a second client with the same session id ends the session."""
-        lost = threading.Event()
-        lock = store_of(backend).lock(name, on_lost=lambda lease: lost.set())
-        lease = acquired(lock, timeout=5)
-        with ThreadPoolExecutor(1) as pool:
-            successor = store_of(other).lock(name)
-            wait = pool.submit(successor.acquire, timeout=WAIT_TIMEOUT)
-            until(lambda: len(other.queue(name)) == 2, "the other one queueing")
-            fault = ExpireSession(zookeeper.hosts, backend.session.client.client_id)
-            fault.inject()
-            assert fault.injected
-            expired = time.monotonic()
-            assert wait.result(WAIT_TIMEOUT)
-            granted_after = time.monotonic() - expired
-            assert lost.wait(SESSION)
-            assert lease.lost
-            for call in (lease.check, lock.release):
-                with pytest.raises(LockLost):
-                    call()
-            taken = pool.submit(lambda: successor.lease).result(WAIT_TIMEOUT)
-            assert taken.token > lease.token
-            assert not taken.lost
-            pool.submit(successor.release).result(WAIT_TIMEOUT)
-        assert granted_after < SESSION
-        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT) as again:  # in a new session
-            assert again.token > taken.token
-
     def test_lease_of_a_partitioned_holder_ends_in_time(
         self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -101,20 +67,6 @@ class TestHolder:
             until(lambda: lease.deadline > first or lease.lost, "the session going on")
             lease.check()
         assert not far.queue(name)
-
-    def test_release_with_lost_reply_succeeds(
-        self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
-    ) -> None:
-        lock = store_of(far).lock(name)
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lock.acquire, timeout=5).result(WAIT_TIMEOUT)
-            proxy.hold_replies()
-            releasing = pool.submit(lock.release)
-            until(lambda: not backend.queue(name), "the release being applied")
-            assert not releasing.done()
-            proxy.cut()
-            proxy.resume()
-            releasing.result(WAIT_TIMEOUT)
 
     def test_failed_release_is_repeated_later(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
@@ -173,33 +125,6 @@ class TestWaiter:
             first.result(WAIT_TIMEOUT)
             second.result(WAIT_TIMEOUT)
         assert served == ["cut off", "behind"]
-        assert not backend.queue(name)
-
-    @pytest.mark.faults(row=10, backend="zookeeper")
-    def test_node_with_lost_creation_reply_is_found(
-        self,
-        proxy: InterceptingProxy,
-        waiter: ZooKeeperBackend,
-        backend: ZooKeeperBackend,
-        name: str,
-    ) -> None:
-        with store_of(backend).lock(name, timeout=5):
-            pass
-        proxy.hold_replies()
-        with ThreadPoolExecutor(1) as pool:
-            lock = store_of(waiter).lock(name)
-            taking = pool.submit(lock.acquire, timeout=WAIT_TIMEOUT)
-            until(lambda: backend.queue(name), "the node being created")
-            (node,) = backend.queue(name)
-            assert not taking.done()
-            proxy.cut()
-            proxy.resume()
-            assert taking.result(WAIT_TIMEOUT)
-            lease = pool.submit(lambda: lock.lease).result(WAIT_TIMEOUT)
-            assert backend.queue(name) == [node], "a second node was created"
-            (seen,) = [held for held in backend.inspect() if held.name == name]
-            assert (seen.owner, seen.token) == (lease.owner, lease.token)
-            pool.submit(lock.release).result(WAIT_TIMEOUT)
         assert not backend.queue(name)
 
     @pytest.mark.faults(row=10, backend="zookeeper", fired="answers lost")
@@ -348,33 +273,3 @@ class TestLeader:
             finally:
                 for backend in backends:
                     backend.close()
-
-
-class TestClock:
-    """Row 8: sessions are measured on a monotonic clock."""
-
-    @pytest.mark.faults(row=8, backend="zookeeper")
-    @pytest.mark.parametrize("seconds", [3600, -3600])
-    def test_server_clock_jump_changes_nothing(
-        self, seconds: float, tmp_path: Path, name: str
-    ) -> None:
-        clock = Clock(tmp_path)
-        server = ZooKeeper(1)
-        clock.drive(server.nodes[0])
-        with (
-            server,
-            closing(connected(server.hosts)) as holder,
-            closing(connected(server.hosts)) as other,
-        ):
-            with store_of(holder).lock(name, timeout=5) as lease:
-                clock.shift(seconds)
-                jumped = time.monotonic()
-                assert elapsed(lambda: store_of(other).lock(name).acquire(timeout=0.5)) < 1 + SLACK
-                until(lambda: time.monotonic() - jumped > SESSION * 1.5, "a session's length")
-                assert not store_of(other).lock(name).acquire(blocking=False)
-                lease.check()
-            with store_of(other).lock(name, timeout=5) as next_lease:
-                assert next_lease.token > lease.token
-                path = other.session.nodes[next_lease.owner]
-                made_at = other.session.client.exists(path).ctime / 1000
-            assert abs(made_at - time.time()) > 3000, "the clock did not jump"

@@ -1,0 +1,245 @@
+"""The contract of the end of a grant or a wait."""
+
+import asyncio
+import math
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+
+import pytest
+
+from locking.claims import WRITER, Claim
+from locking.exceptions import LockLost, LockMisuse, LockUnavailable
+from locking.handler import create
+from locking.lease import LockStore
+from locking.testing.calls import (
+    WAIT_TIMEOUT,
+    acquire_and_release,
+    in_thread,
+    lock_for,
+    passes_in_child,
+    until,
+    within,
+)
+from locking.testing.contract_base import Another, ContractBase, granted, needs
+
+
+class Ends(ContractBase):
+    """A grant or a wait that ends leaves nothing behind, and its successor alone."""
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_killed_holder_is_replaced(self, locks: LockStore, another: Another, name: str) -> None:
+        can = locks.capabilities
+        assert can.expires or can.session_bound
+        other = another()
+        assert other.call("acquire", name, 5, self.TTL)
+        assert not locks.lock(name).acquire(blocking=False)
+        other.kill()
+        assert acquire_and_release(locks, name)
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_killed_waiter_is_skipped(self, locks: LockStore, another: Another, name: str) -> None:
+        other = another()
+        with locks.lock(name, timeout=5):
+            other.send("acquire", name, 60, self.TTL)
+            if self.waiting(locks, name) is not None:
+                until(lambda: self.waiting(locks, name) == 1, "the other one queueing")
+            other.kill()
+        assert acquire_and_release(locks, name)
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_stopped_holder_keeps_its_lock_or_learns_of_the_loss(
+        self, locks: LockStore, another: Another, name: str
+    ) -> None:
+        first, second = another(), locks.lock(name, ttl=30)
+        _, token = first.call("acquire", name, 5, self.TTL)
+        first.pause()
+        is_granted = second.acquire(timeout=WAIT_TIMEOUT if locks.capabilities.expires else 4)
+        first.resume()
+        assert first.call("is_lost", name) is is_granted
+        assert first.call("release", name) == ("LockLost" if is_granted else "")
+        if is_granted:
+            assert second.lease is not None
+            second.lease.check()
+            assert not locks.capabilities.fencing or second.lease.token > token
+            assert not in_thread(locks.lock(name).acquire, blocking=False), "the late release"
+            second.release()
+        else:
+            assert not locks.capabilities.expires
+
+    @needs(lambda can: can.expires)
+    def test_expired_claim_cannot_change_its_successor(self, locks: LockStore, name: str) -> None:
+        old, successor = Claim(name=name, ttl=0.3), Claim(name=name, ttl=30)
+        expired, grant = granted(locks, old), granted(locks, successor)
+        assert grant.token > expired.token
+        with pytest.raises(LockLost):
+            locks.backend.extend(old, expired.token, 30)
+        with pytest.raises(LockLost):
+            locks.backend.release(old, expired.token)
+        assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None, (
+            "the successor lost its lock"
+        )
+        locks.backend.release(successor, grant.token)
+
+    @needs(lambda can: can.expires)
+    def test_extended_grant_lasts_longer(self, locks: LockStore, name: str) -> None:
+        claim = Claim(name=name, ttl=self.TTL)
+        grant = granted(locks, claim)
+        assert grant.deadline <= time.monotonic() + self.TTL
+        extended = locks.backend.extend(claim, grant.token, 30)
+        assert grant.deadline + 20 < extended <= time.monotonic() + 30
+        until(lambda: time.monotonic() > grant.deadline + 0.1, "the first end passing")
+        assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None
+        locks.backend.release(claim, grant.token)
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_other_claims_cannot_change_the_grant(self, locks: LockStore, name: str) -> None:
+        holder, other = Claim(name=name, ttl=30), Claim(name=name, ttl=30)
+        grant = granted(locks, holder)
+        if locks.capabilities.counts_in_store:
+            locks.backend.set_depth(holder, grant.token, 3)
+            assert self.held(locks, name) == [(holder.owner, 3)]
+        before = self.held(locks, name)
+        with pytest.raises(LockLost):
+            locks.backend.extend(other, grant.token, 60)
+        with pytest.raises(LockLost) if locks.capabilities.counts_in_store else nullcontext():
+            locks.backend.set_depth(other, grant.token, 2)
+        with pytest.raises(LockLost):
+            locks.backend.release(other, grant.token)
+        assert self.held(locks, name) == before
+        locks.backend.release(holder, grant.token)
+        with pytest.raises(LockLost):
+            locks.backend.release(holder, grant.token)
+
+    @needs(lambda can: can.hands_over)
+    def test_handed_over_lease_has_one_holder(self, locks: LockStore, name: str) -> None:
+        giver, taker, late = (Claim(name=name, ttl=30) for _ in range(3))
+        token, take_over = granted(locks, giver).token, locks.backend.take_over
+        with pytest.raises(LockLost):
+            take_over(taker, giver.owner, token)  # it was not handed over
+        locks.backend.set_depth(giver, token, 0)
+        assert locks.backend.acquire(late, 0) is None, "it is free meanwhile"
+        with pytest.raises(LockLost):
+            take_over(taker, giver.owner, token - (1 << 30))  # of an earlier grant
+        grant = take_over(taker, giver.owner, token)
+        assert grant.token > token, "a late write of the giver would not be refused"
+        assert take_over(taker, giver.owner, token).token == grant.token  # after a lost reply
+        for call in (
+            lambda: locks.backend.extend(giver, token, 0.1),
+            lambda: locks.backend.release(giver, token),
+            lambda: take_over(late, giver.owner, token),
+        ):
+            with pytest.raises(LockLost):
+                call()
+        assert self.held(locks, name) == [(taker.owner, 1)]
+        locks.backend.release(taker, grant.token)
+
+    @needs(lambda can: can.exclusion != "none")
+    @pytest.mark.parametrize("when", ["before", "during"])
+    def test_cancelled_wait_leaves_no_trace(self, locks: LockStore, name: str, when: str) -> None:
+        claim = Claim(name=name, ttl=30)
+        with locks.lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            if when == "before":
+                claim.cancel()
+            waiter = pool.submit(locks.backend.acquire, claim, WAIT_TIMEOUT * 2)
+            if when == "during":
+                until(lambda: self.waiting(locks, name) != 0, "the wait")
+                claim.cancel()
+            assert waiter.result(WAIT_TIMEOUT) is None
+            until(lambda: not self.waiting(locks, name), "the waiter leaving the queue")
+        assert acquire_and_release(locks, name, 5)
+
+    @needs(lambda can: can.exclusion != "none")
+    @pytest.mark.parametrize("slots", [None, WRITER])
+    def test_cancelled_task_leaves_no_trace(
+        self, locks: LockStore, name: str, slots: int | None
+    ) -> None:
+        if slots is not None and not locks.capabilities.shared:
+            pytest.skip("it has no shared locks")
+        lock = lock_for(locks, name, slots, timeout=WAIT_TIMEOUT)
+
+        async def enter() -> None:
+            async with lock:
+                pass
+
+        async def main() -> None:
+            async with lock:
+                waiter = asyncio.create_task(enter())
+                while self.waiting(locks, lock.name) == 0:
+                    await asyncio.sleep(0.005)
+                waiter.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(waiter, WAIT_TIMEOUT)
+                until(lambda: not self.waiting(locks, lock.name), "the waiter leaving the queue")
+            await asyncio.wait_for(asyncio.create_task(enter()), WAIT_TIMEOUT)
+
+        asyncio.run(main())
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_interrupted_wait_leaves_no_trace(self, locks: LockStore, name: str) -> None:
+        """A signal handler raises during the wait, as for Ctrl-C and Celery's time limits."""
+
+        def interrupt(*args: object) -> None:
+            raise KeyboardInterrupt
+
+        lock, previous = locks.lock(name), signal.signal(signal.SIGALRM, interrupt)
+        try:
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(lock.acquire).result(WAIT_TIMEOUT)
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                with pytest.raises(KeyboardInterrupt):
+                    locks.lock(name).acquire(timeout=WAIT_TIMEOUT)
+                until(lambda: not self.waiting(locks, name), "the waiter leaving the queue")
+                other.submit(lock.release).result(WAIT_TIMEOUT)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        assert acquire_and_release(locks, name, 5)
+
+    @needs(lambda can: can.exclusion != "none")
+    def test_release_wakes_the_waiter_also_after_a_fork(self, locks: LockStore, name: str) -> None:
+        """The connection of the waiting thread is in use at the moment of the fork."""
+        lock = locks.lock(name, ttl=WAIT_TIMEOUT * 2)
+        free = f"{name}-free"
+
+        def works_in_child() -> bool:
+            excluded = locks.capabilities.exclusion != "machines" or not lock.acquire(timeout=0.1)
+            return lock.lease is None and excluded and acquire_and_release(locks, free, 5)
+
+        assert lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as other:
+            waiter = other.submit(acquire_and_release, locks, name, math.inf)
+            until(lambda: self.waiting(locks, name) != 0, "the wait")
+            if locks.capabilities.exclusion == "machines":
+                assert passes_in_child(works_in_child)
+                assert acquire_and_release(locks, free, 5)
+            lock.release()
+            assert waiter.result(WAIT_TIMEOUT)
+
+    def test_lock_works_after_a_fork(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, timeout=5) as lease:  # opens the client, too
+            assert passes_in_child(lambda: acquire_and_release(locks, f"{name}-free", 5))
+            lease.check()
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_unreachable_store_fails_in_bounded_time(self) -> None:
+        locks = create("down", {"BACKEND": self.path, "LOCATION": self.down})
+        with within(WAIT_TIMEOUT), closing(locks):
+            with pytest.raises(LockUnavailable):
+                locks.probe()
+            with pytest.raises(LockUnavailable):
+                locks.lock("contract:down").acquire(timeout=0.5)
+
+    def test_broken_lock_is_lost_by_its_holder(self, locks: LockStore, name: str) -> None:
+        lock = locks.lock(name)
+        lock.acquire(timeout=5)
+        try:
+            assert locks.break_lock(name)
+        except LockMisuse:  # the backend has no such operation
+            lock.release()
+            return
+        assert not locks.break_lock(f"{name}-unknown")
+        free = in_thread(acquire_and_release, locks, name)
+        assert free, "a broken lock must be free for others"
+        with pytest.raises(LockLost):
+            lock.release()
