@@ -193,6 +193,7 @@ class Ends(ContractBase):
                 until(lambda: not self.waiting(locks, name), "the waiter leaving the queue")
                 other.submit(lock.release).result(WAIT_TIMEOUT)
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
         assert acquire_and_release(locks, name, 5)
 

@@ -85,22 +85,6 @@ def test_renewal_keeps_a_longer_grant_of_another_holder(
     assert min(raw.pttl(key), raw.pttl(holders)) > 500_000
 
 
-def test_killed_waiter_is_skipped_at_once(
-    backend: RedisBackend, another: Callable[[], LockWorker]
-) -> None:
-    holder, next_one, killed = claim(), claim(), another()
-    grant = backend.acquire(holder, 0)
-    killed.send("acquire", name="n", timeout=60, ttl=30)
-    until(lambda: waiting(backend) == 1)
-    with waiters(backend, next_one) as (waiter,):
-        killed.kill()
-        released = time.monotonic()
-        backend.release(holder, grant.token)
-        assert waiter.result(WAIT_TIMEOUT).token > grant.token
-        assert time.monotonic() - released < SLACK, "it waited for a killed waiter's lease"
-    backend.release(next_one, 0)
-
-
 def test_stopped_waiter_is_skipped_when_its_grant_ends(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:

@@ -13,7 +13,7 @@ from devservers import ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.testing.calls import acquire_and_release, in_thread, within
+from locking.testing.calls import in_thread, within
 from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other
 from tests.locking.calls import acquired, store_of
 
@@ -134,12 +134,6 @@ class TestSession:
             assert 0 < lease.remaining <= 2
             until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
             lease.check()
-
-    def test_lock_of_an_ended_thread_is_released(
-        self, backend: ZooKeeperBackend, name: str
-    ) -> None:
-        in_thread(store_of(backend).lock(name).acquire)
-        assert acquire_and_release(store_of(backend), name)
 
     def test_close_releases_locks_and_use_opens_again(
         self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
