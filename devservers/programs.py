@@ -24,6 +24,7 @@ DEBIAN_PACKAGES = {
     "setpriv": "util-linux",
     "nginx": "nginx-light",
     "openssl": "openssl",
+    "etcd": "etcd-server",
     "chromium": "chromium",
     "wrk": "wrk",
 }

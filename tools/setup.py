@@ -34,7 +34,7 @@ SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext nginx-light "
-    "openssl postgresql pgbouncer"
+    "openssl postgresql pgbouncer etcd-server"
 )
 # apt-get install without starting services, now or at boot.
 INSTALL = r"""
