@@ -47,9 +47,17 @@ def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
     return report, row, code
 
 
-@pytest.mark.parametrize(("backend", "seed"), [("redis", 2), ("database", 3)])
-def test_fixed_seeds_keep_the_promises(backend: str, seed: int) -> None:
-    options = f"--backend={backend}", f"--seed={seed}", "--workload=mutex", "--runs=1"
+@pytest.mark.parametrize(
+    ("backend", "seed", "workload"),
+    [
+        ("redis", 2, "mutex"),
+        ("database", 3, "mutex"),
+        ("redis", 1, "read-write"),
+        ("zookeeper", 1, "semaphore"),
+    ],
+)
+def test_fixed_seeds_keep_the_promises(backend: str, seed: int, workload: str) -> None:
+    options = f"--backend={backend}", f"--seed={seed}", f"--workload={workload}", "--runs=1"
     report, row, code = tortured(*options)
     assert (report["failures"], code) == ([], 0)
     assert row["grants"] > 0
