@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults long torture histories interleavings mutants tlc evidence lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults long torture histories interleavings mutants evidence lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -69,10 +69,6 @@ interleavings: ## run all interleavings of small programs on real servers; write
 mutants: ## find each of 28 wrong locks by its interleavings, and old defects by torture; write docs/reference/mutants.md
 	@$(SETUP) --install tools/setup.py test
 	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants tests/loadtest/torture/test_mutants.py
-
-tlc: ## check the TLA+ modules with TLC, and compare it with lab models; TLA2TOOLS=path/to/tla2tools.jar
-	@$(SETUP) --install tools/setup.py test
-	@$(BIN)/python -m tools.tlc "$(TLA2TOOLS)"
 
 evidence: test faults long histories interleavings mutants torture ## repeat what docs/explanation/report.md lists; takes hours
 	$(BIN)/python manage.py lab models

@@ -1,4 +1,4 @@
-"""Benchmark locks, purchases, designs, a waiting room, cache rebuilds or keys.
+"""Benchmark locks, purchases, or the whole journey of a buyer.
 
 Example: manage.py lab bench locks --backend redis --rounds 3
 """
@@ -7,14 +7,10 @@ from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
-from django.utils.text import get_text_list
-
-from loadtest.bench import caches, commit, keys
 from loadtest.bench.journey import report as journey
 from loadtest.bench.locks import report as locks
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.purchase import report as purchase
-from loadtest.bench.room import report as room
 from loadtest.charts import marked
 from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_file, add_numbers
@@ -23,10 +19,6 @@ from loadtest.load.plan import PlanError, keep_within
 SUBJECTS = {
     "locks": locks,
     "purchase": purchase,
-    "commit": commit,
-    "room": room,
-    "cache": caches,
-    "keys": keys,
     "journey": journey,
 }
 LIMITS = {
@@ -36,7 +28,6 @@ LIMITS = {
     "buyers": (1, 50_000),
     "offered": (1, 25_000),
     "attempts": (1, 200_000),
-    "people": (100, 1_000_000),
 }
 PURCHASE: dict[str, tuple[float, str]] = {
     "seconds": (4.0, "duration of a round, in seconds"),
@@ -49,16 +40,12 @@ PURCHASE: dict[str, tuple[float, str]] = {
 OWN = {
     "locks": {"backends": "--backend", "no_peers": "--no-peers"},
     "purchase": {name: f"--{name}" for name in PURCHASE},
-    "commit": {"seconds": "--seconds"},
-    "room": {"people": "--people"},
     "journey": {"parts": "--part"},
 }
 """Options that only these subjects have."""
 PARTS = {
     "locks": "lab_bench",
     "purchase": "lab_bench_purchase",
-    "commit": "lab_bench_commit",
-    "room": "lab_bench_room",
     "journey": "lab_bench_journey",
 }
 """The markers in docs/ between which the tables are written."""
@@ -72,15 +59,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=SUBJECTS,
         default="locks",
         help="locks (default), purchase: over HTTP, compared with the reference implementation, "
-        "commit: designs by the time between reservation and COMMIT, room: people in a waiting "
-        "room, cache: 200 readers of an expired value, keys: the cost of idempotency keys, "
         "journey: the cost of a buyer, request by request",
     )
     rounds = "rounds; the median is reported (default: 3 for locks, else 5)"
     add_numbers(parser, [("rounds", None, rounds)])
     markers = " or ".join(PARTS.values())
-    written = f"also write the table to FILE, between the markers {markers}; commit also "
-    add_file(parser, "write", written + "draws its chart as ../img/FILE.svg")
+    add_file(parser, "write", f"also write the table to FILE, between the markers {markers}")
     of_locks = parser.add_argument_group("locks")
     of_locks.add_argument(
         "--backend",
@@ -91,9 +75,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"lock backend, may be repeated: {', '.join(OURS)} (default: all)",
     )
     of_locks.add_argument(
-        "--no-peers", action="store_true", help="skip the comparison with other libraries"
+        "--no-peers",
+        action="store_const",
+        const=True,
+        help="skip the comparison with other libraries",
     )
-    of_purchase = parser.add_argument_group("purchase; commit has --seconds too")
+    of_purchase = parser.add_argument_group("purchase")
     for name, (default, meaning) in PURCHASE.items():
         text = f"{meaning} (default: {default:g})"
         of_purchase.add_argument(f"--{name}", type=type(default), help=text)
@@ -105,45 +92,34 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=journey.PARTS,
         help=f"what to measure, may be repeated: {', '.join(journey.PARTS)} (default: all)",
     )
-    of_room = parser.add_argument_group("room")
-    of_room.add_argument("--people", type=int, help=f"people who wait (default: {room.PEOPLE})")
 
 
 def handle(terminal: Terminal, *, subject: str, rounds: int | None, **options: Any) -> int:
     """Measure the subject; return 1 if the report is not sound."""
+    given = {name for name, value in options.items() if value is not None}
     for other, own in OWN.items():
         foreign = own.keys() - OWN.get(subject, {}).keys()
-        if wrong := [text for name, text in own.items() if name in foreign and options[name]]:
+        if wrong := [text for name, text in own.items() if name in foreign & given]:
             raise PlanError(f"{wrong[0]} belongs to `lab bench {other}`, not {subject}.")
-    if options["write"] and subject not in PARTS:
-        raise PlanError(f"--write belongs to {get_text_list([*PARTS], 'and')}, not {subject}.")
-    if rounds is not None and subject == "room":
-        raise PlanError("A room is measured once: --rounds does not belong to `lab bench room`.")
     asked: dict[str, Any] = {"rounds": rounds}
     if rounds is None:
         asked["rounds"] = 3 if subject == "locks" else 5
     if subject == "locks":
         backends = list(dict.fromkeys(options["backends"] or OURS))
         asked |= {"backends": backends, "peers": not options["no_peers"]}
-    elif subject == "room":
-        people = options["people"]
-        asked = {"people": room.PEOPLE if people is None else people}
     elif subject == "journey":
         asked |= {"parts": options["parts"] or [*journey.PARTS]}
-    elif subject in OWN:
-        for name in OWN[subject]:
+    else:
+        for name in PURCHASE:
             asked[name] = PURCHASE[name][0] if options[name] is None else options[name]
     keep_within(LIMITS, asked)
-    check_file("write", options["write"], PARTS.get(subject, ""))
+    check_file("write", options["write"], PARTS[subject])
     measured = SUBJECTS[subject]
     with terminal.bar() as bar:
         result = measured.bench(asked, bar.show)
     is_sound: bool = measured.is_sound(result)
     if options["write"] and is_sound:
         marked.write(options["write"], PARTS[subject], measured.markdown(result))
-        if subject == "commit":
-            picture = options["write"].parents[1] / "img" / f"{options['write'].stem}.svg"
-            picture.write_text(commit.chart(result))
     terminal.show(result, partial(_describe, measured))
     return 0 if is_sound else 1
 

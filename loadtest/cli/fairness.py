@@ -45,7 +45,7 @@ def handle(
         raise PlanError("Name a sale, or simulate lotteries: --simulate 20.")
     if not apps.is_installed("waiting_room"):
         raise PlanError("This shop has no waiting rooms: WAITING_ROOM=1 installs them.")
-    from loadtest.bench.room import fairness
+    from loadtest.bench import fairness
     from waiting_room.models import Room
 
     if simulate is not None:

@@ -115,11 +115,8 @@ def test_floor_is_of_the_same_family():
         (["--rounds=0"], "--rounds must be between"),
         (["--backend=none"], "Unknown --backend 'none'"),
         (["--buyers=5"], "--buyers belongs to `lab bench purchase`"),
-        (["cache", "--no-peers"], "--no-peers belongs to `lab bench locks`"),
-        (
-            ["keys", "--write=keys.md"],
-            "belongs to locks, purchase, commit, room and journey, not keys",
-        ),
+        (["journey", "--no-peers"], "--no-peers belongs to `lab bench locks`"),
+        (["--seconds=0"], "--seconds belongs to `lab bench purchase`"),
         (["--write=/no/locks.md"], "--write: cannot write /no/locks.md"),
         ([f"--write={__file__}"], "has no place between"),
         (["purchase", "--rounds=0"], "--rounds must be between"),

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management import CommandError
 from django.utils import timezone
 
-from loadtest.bench.room import fairness
+from loadtest.bench import fairness
 from shop.models import Order, Sale
 from shop.platform.redis import command
 from shop.purchase import admission

@@ -18,8 +18,6 @@ from loadtest.scenarios import SCENARIOS
 
 VARIANTS = [(name, variant) for name in PROTOCOLS for variant in TEXTS[name]["variants"]]
 PAGE = settings.BASE_DIR / "docs/explanation/models.md"
-MODELS = settings.BASE_DIR / "docs/models"
-SETS = {"Buyers", "Processes", "Clients", "Masters", "Customers", "Writers"}
 SECONDS = 60
 """Time of the processor for all searches."""
 MORE_ORDERS = {"orders": (0, 1)}
@@ -89,21 +87,6 @@ def test_page_has_the_counts_of_this_code(searched: Searched) -> None:
 def test_each_action_has_a_sentence_and_happens(searched: Searched, name: str) -> None:
     texts = TEXTS[name]
     assert searched.actions[name] == {*texts["actions"], *texts["faults"]}
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_tla_has_the_same_actions_and_variants(name: str) -> None:
-    """Only the names are compared: TLC is not installed here. `make tlc` compares the rest."""
-    texts = TEXTS[name]
-    (file,) = (one for one in MODELS.glob("*.tla") if one.stem.lower() == name)
-    module = file.read_text()
-    steps = "".join(re.findall(r"^(?:Steps|Works|Fails) == (.*?)(?=^\S)", module, re.M | re.S))
-    used = set(re.findall(r"\b[A-Z][a-z]\w+", steps)) - SETS
-    assert used == {*texts["actions"], *texts["faults"]}
-    defined = set(re.findall(r"^(\w+)(?:\([^)]*\))? ==", module, re.M))
-    assert used <= defined
-    listed = re.findall(r"^   ([a-z-]+)  ", module[module.index("(* Variants") :], re.M)
-    assert listed == list(texts["variants"])
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -18,11 +18,10 @@ from redis import Redis as Client
 
 from devservers import Redis, start_all, stop_all
 from devservers.faults import waiting
-from loadtest.resilience.jobs import EVERY
-from loadtest.resilience.jobs.machines import Machine, create_effects, effects
-from loadtest.resilience.jobs.soak import soak
 from locking.jobs.runs import HEADER
 from locking.models import JobRun
+from tests.loadtest.resilience.jobs import EVERY
+from tests.loadtest.resilience.jobs.machines import Machine, create_effects, effects
 
 TIMEOUT = 45.0
 until = partial(waiting.until, seconds=TIMEOUT)
@@ -227,19 +226,6 @@ def test_row_21_one_of_two_beats_paused_past_its_lease(cluster) -> None:
     moments = [datetime.fromisoformat(when) for when in sorted(had)]
     gaps = {after - before for before, after in pairwise(moments)}
     assert gaps == {timedelta(seconds=EVERY)}
-
-
-def test_random_kills_and_pauses_leave_one_effect_each(cluster) -> None:
-    """A short `manage.py lab jobs`; the seed determines the faults."""
-    _, workers = cluster
-    try:
-        report = soak([Machine("beat"), Machine("beat"), *workers], seconds=8, seed=7)
-    finally:
-        start_all(workers)  # soak() has stopped them
-    assert report["faults"], report
-    assert report["control"]["doubled"], report
-    assert report["scheduled"] == 8
-    assert (report["once"]["missing"], report["once"]["doubled"]) == (0, 0), report
 
 
 REFUSALS = {

@@ -1,4 +1,4 @@
-"""The Celery application of `lab jobs`: two tasks on the same schedule, one of them run_once.
+"""The Celery application of the workers: two tasks on the same schedule, one of them run_once.
 
 The effect of a task is one row in `job_effect`, which is counted afterwards. A task with a `gate`
 adds itself to the Redis list `started` and waits for an entry in the list that the gate names, so
@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import connection
 from redis import Redis
 
-from loadtest.resilience.jobs import EVERY, READY, TTL
+from tests.loadtest.resilience.jobs import EVERY, READY, TTL
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()
@@ -31,7 +31,7 @@ WORK_SECONDS = 1.5
 """Seconds that `once` takes at most without a gate."""
 GATE_TIMEOUT = 60
 
-app = Celery("lab-jobs")
+app = Celery("jobs")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.imports = ["locking.jobs.tasks"]
 app.conf.broker_transport_options = {

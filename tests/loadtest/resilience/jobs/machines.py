@@ -1,4 +1,4 @@
-"""Celery workers and beats of `loadtest.resilience.jobs.app`, on the stores of the environment."""
+"""Celery workers and beats that run `jobs.app`, on the stores of the environment."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ from django.db import connection
 from devservers import Server
 from devservers.base import injected_faults
 from devservers.process import process_state
-from loadtest.resilience.jobs import READY
+from tests.loadtest.resilience.jobs import READY
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def create_effects() -> None:
@@ -49,7 +49,7 @@ class Machine(Server):
     def command(self) -> list[str]:
         """Return the command line."""
         command = [sys.executable, "-m", "celery", "-q", "--workdir", str(ROOT)]
-        command += ["-A", "loadtest.resilience.jobs.app", self.kind, "-l", "INFO"]
+        command += ["-A", "tests.loadtest.resilience.jobs.app", self.kind, "-l", "INFO"]
         if self.kind == "worker":
             command += ["-c", "1", "-n", self.url]
             command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]

@@ -1,4 +1,4 @@
-"""Scheduled jobs on several beats and workers that are killed and stopped at random."""
+"""Scheduled jobs on several beats and workers that are killed and stopped by tests."""
 
 TTL = 2.0
 """Seconds of the lease of a job run."""

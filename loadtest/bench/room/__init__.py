@@ -1,1 +1,0 @@
-"""`manage.py lab bench room`, and the proofs of `manage.py lab fairness`."""
