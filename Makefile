@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults long torture histories interleavings mutants evidence lint audit peers lock screenshots clean
+.PHONY: help demo stack test test-library matrix faults verify lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -50,29 +50,32 @@ faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUND
 		|| status=$$?; \
 	exit $$status
 
-long: ## run what is too long for `make test` and no fault of a row, on MariaDB; takes half an hour
+verify: ## search for broken promises, for hours: WHAT=all|long|torture|histories|interleavings|models|mutants|soak
 	@$(SETUP) --install tools/setup.py test
+	@$(MAKE) --no-print-directory verify-$${WHAT:-all}
+
+verify-all: faults verify-long verify-histories verify-interleavings verify-models verify-mutants verify-torture verify-soak
+
+verify-long:
 	@TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m "long and not faults"
 
-torture: ## run random workloads under random faults on all backends; MINUTES=60 SEED=1
-	@$(SETUP) --install tools/setup.py test
-	@$(BIN)/python manage.py lab torture --minutes $${MINUTES:-60} --seed $${SEED:-1}
+verify-histories:
+	@HISTORIES=$${HISTORIES:-10000} $(BIN)/pytest -n $(JOBS) tests/verification/histories/test_linearizability.py -k brute_force
 
-histories: ## compare the linearizability checker with brute force on 10,000 histories; HISTORIES=100000
-	@$(SETUP) --install tools/setup.py test
-	@HISTORIES=$${HISTORIES:-10000} $(BIN)/pytest -n $(JOBS) tests/loadtest/history/test_linearizability.py -k brute_force
+verify-interleavings:
+	@$(BIN)/python manage.py verify interleavings --write docs/explanation/interleavings.md
 
-interleavings: ## run all interleavings of small programs on real servers; write docs/explanation/interleavings.md
-	@$(SETUP) --install tools/setup.py test
-	@$(BIN)/python manage.py lab interleavings --write docs/explanation/interleavings.md
+verify-models:
+	@$(BIN)/python manage.py verify models --write docs/explanation/models.md
 
-mutants: ## find each of 28 wrong locks by its interleavings, and old defects by torture; write docs/reference/mutants.md
-	@$(SETUP) --install tools/setup.py test
-	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/loadtest/mutants tests/loadtest/torture/test_mutants.py
+verify-mutants:
+	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/verification/mutants tests/verification/torture/test_mutants.py
 
-evidence: test faults long histories interleavings mutants torture ## repeat what docs/explanation/report.md lists; takes hours
-	$(BIN)/python manage.py lab models
-	$(BIN)/python manage.py lab endure soak
+verify-torture:
+	@$(BIN)/python manage.py verify torture --minutes $${MINUTES:-60} --seed $${SEED:-1}
+
+verify-soak:
+	@$(BIN)/python manage.py verify soak --write docs/measurements/resilience.md
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test

@@ -15,7 +15,7 @@ from inventory.management.console import HelpfulCommand
 from locking.management.base import LockCommand
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("locking", "inventory", "shop", "loadtest")
+PACKAGES = ("locking", "inventory", "shop", "loadtest", "verification")
 COMMANDS = sorted(name for name, app in get_commands().items() if app in PACKAGES)
 WITH_SUBCOMMANDS = ("lab", "lock_policy")
 
@@ -79,7 +79,7 @@ def test_missing_arguments_print_the_help_and_an_example(
     [
         (["lab", "rnu"], "Unknown subcommand 'rnu'. Did you mean 'run'? Choose from bench, "),
         (["lab", "bench", "lokcs"], "Unknown subject 'lokcs'. Did you mean 'locks'? "),
-        (["lab", "jobs", "--store=mariabd"], "Unknown --store 'mariabd'. Did you mean 'mariadb'"),
+        (["lab", "run", "--store=mariabd"], "Unknown --store 'mariabd'. Did you mean 'mariadb'"),
     ],
 )
 def test_mistyped_names_get_a_suggestion(

@@ -6,7 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("loadtest", "waiting_room", "shop", "inventory", "locking", "devservers")
+PACKAGES = (
+    "verification",
+    "loadtest",
+    "waiting_room",
+    "shop",
+    "inventory",
+    "locking",
+    "devservers",
+)
 MODULES_PER_FOLDER = 14
 MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 10}
 LINES_PER_MODULE = 400

@@ -19,6 +19,7 @@ from tests.test_translations import catalogue
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "loadtest",
+    "verification",
     "waiting_room",
     "shop",
     "inventory",

@@ -1,4 +1,4 @@
-"""Test a whole shop: restarts under load, failed and slow stores, hours of mixed load.
+"""Test a whole shop: restarts under load, failed and slow stores.
 
 Example: manage.py lab endure recovery --rounds 1
 """
@@ -20,13 +20,11 @@ from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import keep_within
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
-EXPERIMENTS = ("restarts", "recovery", "slow", "soak")
+EXPERIMENTS = ("restarts", "recovery", "slow")
 LIMITS = {
     "attempts": (100, 1_000_000),
     "stock": (10, 100_000),
-    "seconds": (12, 86_400),
     "rounds": (1, 1000),
-    "seed": (0, 2**32),
 }
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
@@ -49,16 +47,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=EXPERIMENTS,
         metavar="EXPERIMENT",
         help="restarts: each process restarts under load; recovery: Redis and ZooKeeper fail and "
-        "return; slow: a store responds late or not at all; soak: mixed load for --seconds",
+        "return; slow: a store responds late or not at all",
     )
     add_numbers(
         parser,
         (
             ("attempts", 100_000, "restarts: number of purchases to send"),
             ("stock", 1000, "restarts: units on sale"),
-            ("seconds", 1800, "soak: duration in seconds"),
             ("rounds", 3, "recovery: how many times each fault is injected"),
-            ("seed", 1, "soak: what each visit does"),
         ),
     )
     meaning = "also write the report between FILE's markers lab_endure_<experiment>"
@@ -69,9 +65,24 @@ def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any)
     """Run the experiment on private stores; return 1 unless its verdict is ok."""
     asked = {name: options[name] for name in LIMITS}
     keep_within(LIMITS, asked)
+    backends = ["redis", "zookeeper"] if what == "recovery" else ["redis"]
+    # No order expires, because the units sold are counted.
+    return endure(terminal, what, what, asked, backends, pay_within=86_400, write=write)
+
+
+def endure(
+    terminal: Terminal,
+    what: str,
+    experiment: str,
+    asked: dict[str, Any],
+    backends: list[str],
+    *,
+    pay_within: int,
+    write: Path | None,
+) -> int:
+    """Run an experiment on a whole shop, whose orders expire after `pay_within` seconds."""
     check_file("write", write, part := f"lab_endure_{what}")
     report: dict[str, Any] = {"settings": asked, "what": what}
-    backends = ["redis", "zookeeper"] if what in ("recovery", "soak") else ["redis"]
     leader = FailLeader(Partitioned()) if what == "recovery" else None
     own: dict[str, Any] = {"ensemble": leader.ensemble, "redis_config": DURABLE} if leader else {}
     with PrivateStores("mariadb", backends, **own) as stores, ExitStack() as stack:
@@ -88,14 +99,13 @@ def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any)
         stores.environ |= {
             "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
             "BUY_LIMIT": "1000000/second",
-            # Orders expire in a soak only: elsewhere the units sold are counted.
-            "PAY_WITHIN_SECONDS": "60" if what == "soak" else "86400",
+            "PAY_WITHIN_SECONDS": str(pay_within),
         }
         del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
         nodes = [node.port for node in leader.ensemble.nodes] if leader else []
         bar = stack.enter_context(terminal.bar())
         ports = stores.ports | {store: proxy.port for store, proxy in proxies.items()}
-        for event in stores.run_experiment(what, {"ports": ports, "nodes": nodes, **asked}):
+        for event in stores.run_experiment(experiment, {"ports": ports, "nodes": nodes, **asked}):
             bar.show(event)
             if event["event"] == "fault" and leader and event["store"] == "zookeeper":
                 _fail_leader(leader, event["do"])

@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from loadtest.history.source import Excerpt
-from loadtest.interleavings import RESULTS
 from loadtest.scenarios.course import COURSE, REDIS_RECIPES, STOCK
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
+RESULTS = Path(__file__).with_name("results.json")
+"""What `manage.py verify interleavings --write` found last, by program."""
 STEPS = {step.name: step for step in COURSE}
 LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease")
 WITHDRAW = Excerpt(STOCK, "reading = claim_stock(", "ids = commit(")

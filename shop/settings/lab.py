@@ -1,5 +1,7 @@
 """Settings of the demo, the tests and `manage.py` by default: `base` with the lab under /lab/."""
 
+from importlib.util import find_spec
+
 from shop.settings.base import *  # noqa: F403
 from shop.settings.base import (
     CELERY_BEAT_SCHEDULE,
@@ -13,6 +15,8 @@ WAITING_ROOM = env.bool("WAITING_ROOM", default=True)
 if WAITING_ROOM:
     install_waiting_room()
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
+if find_spec("verification"):
+    INSTALLED_APPS.append("verification")
 CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
 CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from django.utils import translation
 from loadtest.load import report
 
 
-def lab(what: str, *options: str) -> tuple[Any, int]:
-    """The report of `lab <what> --json`, and the exit code."""
+def lab(what: str, *options: str, command: str = "lab") -> tuple[Any, int]:
+    """The report of `lab <what> --json` or another command, and the exit code."""
     out, code = io.StringIO(), 0
     try:
-        call_command("lab", what, "--json", *options, stdout=out)
+        call_command(command, what, "--json", *options, stdout=out)
     except SystemExit as end:
         code = int(end.code or 0)
     return json.loads(out.getvalue()), code
+
+
+verify = partial(lab, command="verify")
 
 
 def guards(*names: str) -> list[str]:

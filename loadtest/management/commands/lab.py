@@ -1,68 +1,15 @@
 """`manage.py lab SUBCOMMAND`: the experiments of loadtest/cli/."""
 
-import signal
-import sys
-from argparse import ArgumentParser
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any, NoReturn
-
-from django.core.management.base import CommandError
-
-from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest import cli
-from loadtest.charts.terminal import Terminal
-from loadtest.load.plan import PlanError
-from loadtest.load.stores import ExperimentFailed
-
-INTERRUPTED = 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from loadtest.management.experiments import ExperimentCommand
 
 
-class Command(HelpfulCommand):
-    """Run an experiment; when it ends, so have all the processes that it started."""
+class Command(ExperimentCommand):
+    """Run an experiment of the lab."""
 
     help = (
         "Load tests, failure scenarios and benchmarks. They start their own servers; only "
         "`lab http` sends load to a running shop."
     )
     example = "run --backend none --backend redis"
-    requires_system_checks = []
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add one subcommand per module of loadtest.cli."""
-        actions = add_subcommands(parser)
-        for found in iter_modules(cli.__path__):
-            module = import_module(f"{cli.__name__}.{found.name}")
-            about, _, example = (module.__doc__ or "").strip().partition("\n\n")
-            usage = f"{parser.prog} {found.name} [--help] ..."
-            own = actions.add_parser(
-                found.name, help=about, description=about, usage=usage, epilog=example
-            )
-            module.add_arguments(own)
-            own.add_argument("--json", action="store_true", help="print one JSON object only")
-
-    def handle(self, *, action: str, json: bool, **options: Any) -> None:
-        """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
-        before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
-        try:
-            terminal = Terminal(self, as_json=json)
-            code = import_module(f"{cli.__name__}.{action}").handle(terminal, **options)
-        except PlanError as error:
-            raise CommandError(str(error), returncode=2) from error
-        except ExperimentFailed as error:
-            raise CommandError(str(error)) from error
-        except KeyboardInterrupt:
-            self.stderr.write("Interrupted: all processes are stopped.")
-            code = INTERRUPTED
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-        if code:
-            sys.exit(code)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    for signum in SIGNALS:  # a second signal would interrupt the cleanup
-        signal.signal(signum, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    cli = cli

@@ -14,7 +14,6 @@ from django.db import connections
 from devservers.faults.waiting import WAIT_TIMEOUT
 from loadtest.history import linearizability
 from loadtest.history.checker import Findings, Promise
-from loadtest.history.linearizability import Model
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks
 from locking.failpoints import armed
@@ -24,6 +23,7 @@ from shop.purchase import place_order as checkout
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import check
 from tests.shop.making import a_customer, a_sale, fresh
+from verification.histories.linearizability import Model
 
 
 @dataclass

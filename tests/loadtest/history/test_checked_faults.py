@@ -15,7 +15,6 @@ from django.db import connections
 from devservers import Redis, ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from loadtest.history.checker import Promise
-from loadtest.history.lock_models import Lock
 from locking import locks
 from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -26,6 +25,7 @@ from tests.devservers.faults.interception import ExpireSession, InterceptingProx
 from tests.fault_rows import audit_sale
 from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import a_sale, put_in_force
+from verification.histories.lock_models import Lock
 
 __all__ = ["shop"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

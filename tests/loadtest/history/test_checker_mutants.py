@@ -14,7 +14,6 @@ import pytest
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from inventory import stock as services
 from loadtest.history.checker import Findings, Promise
-from loadtest.history.lock_models import Lock
 from loadtest.history.recorder import history
 from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
@@ -22,6 +21,7 @@ from shop.sales.stock_lock import lock_name
 from tests.fault_rows import check
 from tests.loadtest.history.recorded import Shop, shop
 from tests.shop.making import put_in_force
+from verification.histories.lock_models import Lock
 
 __all__ = ["shop"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

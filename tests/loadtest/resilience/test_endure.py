@@ -1,4 +1,4 @@
-"""`lab endure` on a small scale: restarts under load, failed stores, and a soak."""
+"""`lab endure` on a small scale: restarts under load and failed stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from devservers.faults.proxy import Proxy
 from loadtest.cli.endure import markdown
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience.recovery import DURATIONS, WAYS, wait_for_return
-from loadtest.resilience.soak import BACKENDS, Figures, growth
 from locking import locks
 
 
@@ -66,43 +65,6 @@ def test_much_shorter_interruption_does_not_count(
         assert (wait_for_return("stop", seconds, proxy.port) is not None) is counts
 
 
-@pytest.mark.long
-def test_soak_leaves_consistent_ledger_and_no_held_locks() -> None:
-    """In such a short soak most figures still grow, so growth is ignored."""
-    report = endure("soak", "--seconds=12")
-    assert not [one for one in report["breaches"] if " grew to " not in one]
-    assert {*report["in_force"]} == {*BACKENDS}
-    assert {"buy 201", "queue 202", "look 200"} <= report["answers"].keys()
-
-
-def samples(*values: float, name: str = "web: kb") -> list[Figures]:
-    return [{name: value} for value in values]
-
-
-@pytest.mark.parametrize(
-    ("name", "first", "last", "leaks"),
-    [
-        ("web: kb", [1000, 1000, 9000], [1049, 1049, 1049], False),
-        ("web: kb", [1000, 1000, 1000], [1051, 1051, 9], True),
-        ("web: threads", [10, 10], [10, 13], False),
-        ("web: threads", [10, 10, 10], [10, 14, 14], True),
-        ("rows: shop_sale", [2], [6], True),
-        ("rows: shop_order", [2], [600], False),
-    ],
-)
-def test_growth_beyond_the_limits_is_a_breach(
-    name: str, first: list[float], last: list[float], leaks: bool
-) -> None:
-    breaches, figures = growth(samples(*first, name=name), samples(*last, name=name))
-    assert bool(breaches) is leaks
-    assert figures[name]["to"] == (1051 if leaks and "kb" in name else figures[name]["to"])
-
-
-def test_replaced_process_is_a_breach() -> None:
-    assert growth(samples(1, name="web: pid"), samples(2, name="web: pid"))[0]
-    assert not growth(samples(1, name="web: pid"), samples(1, name="web: pid"))[0]
-
-
 def test_report_is_written_as_tables_and_lines() -> None:
     report = {"phases": [{"store": "redis", "ok": True}], "verdict": "ok", "samples": [{}]}
     facts, tables = markdown(report).split("\n\n", 1)
@@ -116,7 +78,7 @@ def test_page_without_markers_is_refused_before_the_experiment(tmp_path: Path) -
         endure("slow", f"--write={tmp_path / 'page.md'}")
 
 
-@pytest.mark.parametrize("words", [["--seconds=1", "soak"], ["--attempts=0", "restarts"]])
+@pytest.mark.parametrize("words", [["--rounds=0", "recovery"], ["--attempts=0", "restarts"]])
 def test_arguments_outside_the_limits_are_refused(words: list[str]) -> None:
     with pytest.raises(CommandError, match="must be between"):
         endure(*words)

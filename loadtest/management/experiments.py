@@ -1,0 +1,65 @@
+"""The base of `manage.py lab` and `manage.py verify`: subcommands that start servers."""
+
+import signal
+import sys
+from argparse import ArgumentParser
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, NoReturn
+
+from django.core.management.base import CommandError
+
+from inventory.management.console import HelpfulCommand, add_subcommands
+from loadtest.charts.terminal import Terminal
+from loadtest.load.plan import PlanError
+from loadtest.load.stores import ExperimentFailed
+
+INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class ExperimentCommand(HelpfulCommand):
+    """Run an experiment; when it ends, so have all the processes that it started."""
+
+    cli: ModuleType
+    """A package: each module is a subcommand, see `loadtest.cli`."""
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add one subcommand per module of `cli`."""
+        actions = add_subcommands(parser)
+        for found in iter_modules(self.cli.__path__):
+            module = import_module(f"{self.cli.__name__}.{found.name}")
+            about, _, example = (module.__doc__ or "").strip().partition("\n\n")
+            usage = f"{parser.prog} {found.name} [--help] ..."
+            own = actions.add_parser(
+                found.name, help=about, description=about, usage=usage, epilog=example
+            )
+            module.add_arguments(own)
+            own.add_argument("--json", action="store_true", help="print one JSON object only")
+
+    def handle(self, *, action: str, json: bool, **options: Any) -> None:
+        """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
+        before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
+        try:
+            terminal = Terminal(self, as_json=json)
+            code = import_module(f"{self.cli.__name__}.{action}").handle(terminal, **options)
+        except PlanError as error:
+            raise CommandError(str(error), returncode=2) from error
+        except ExperimentFailed as error:
+            raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            self.stderr.write("Interrupted: all processes are stopped.")
+            code = INTERRUPTED
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+        if code:
+            sys.exit(code)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    for signum in SIGNALS:  # a second signal would interrupt the cleanup
+        signal.signal(signum, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,5 +1,0 @@
-"""Models of protocols, of which all states are searched; see docs/explanation/models.md."""
-
-from loadtest.protocols import purchase, queue, redlock, switch
-
-PROTOCOLS = {one.PROTOCOL.name: one.PROTOCOL for one in (purchase, switch, redlock, queue)}

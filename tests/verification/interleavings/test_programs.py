@@ -1,0 +1,92 @@
+"""`manage.py verify interleavings`: a sample on real servers, and what it reports."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from loadtest.charts.terminal import Terminal
+from loadtest.game.levels import LEVELS
+from loadtest.management.commands.lab import Command
+from tests.loadtest.lab import verify
+from verification.cli.interleavings import PART, describe, write
+from verification.interleavings.programs import PROGRAMS
+
+SAMPLE = 30
+"""Interleavings of each program: the flaws of the textbook's locks show up within these."""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    report, code = verify("interleavings", "--limit", str(SAMPLE))
+    assert code == 0, [row for row in report["programs"] if not row["is_expected"]]
+    return {row["name"]: row for row in report["programs"]}
+
+
+@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if not one.breaks])
+def test_protected_program_violates_nothing(found: dict[str, Any], name: str) -> None:
+    row = found[name]
+    assert (row["violation"], row["violations"], row["trace"]) == ("", 0, [])
+    assert row["is_complete"] or row["runs"] == SAMPLE
+
+
+FLAWED = [
+    name for name, one in PROGRAMS.items() if one.breaks and one.store not in ("redlock", "queue")
+]
+
+
+@pytest.mark.parametrize("name", FLAWED)
+def test_flaw_is_found_within_the_sample(found: dict[str, Any], name: str) -> None:
+    row = found[name]
+    assert row["violation"] == PROGRAMS[name].breaks
+    assert 0 < row["first"] <= SAMPLE
+    assert row["violations"] < row["runs"], "the flaw needs a certain order"
+
+
+def test_trace_names_each_operation(found: dict[str, Any]) -> None:
+    assert found["game/race-broken"]["trace"] == [
+        "A: SELECT inventory_stock",
+        "B: SELECT inventory_stock",
+        "A: BEGIN IMMEDIATE",
+        "B: BEGIN IMMEDIATE",
+    ]
+    assert "lease ends" in found["recipes/set-px"]["trace"]
+
+
+def test_each_level_of_the_game_has_its_programs() -> None:
+    for name in LEVELS:
+        assert PROGRAMS[f"game/{name}-broken"].breaks
+        assert not PROGRAMS[f"game/{name}"].breaks
+
+
+def test_text_has_counts_and_the_shortest_trace(found: dict[str, Any]) -> None:
+    out = io.StringIO()
+    describe(Terminal(Command(stdout=out)), {"programs": [*found.values()]})
+    printed = out.getvalue()
+    assert "recipes/setnx: 13 interleavings, deadlock in 4, first in run 2." in printed
+    assert "\n  1. A: SETNX\n  2. A crashes\n  3. B: SETNX\n" in printed
+
+
+@pytest.mark.parametrize("options", [["--limit", "5"], ["--backend", "redis"]])
+def test_page_needs_all_interleavings(tmp_path: Path, options: list[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- {PART} -->\n<!-- /{PART} -->\n")
+    with pytest.raises(CommandError, match="--write needs all programs"):
+        call_command("verify", "interleavings", *options, "--write", str(page))
+
+
+def test_table_and_counts_are_written(
+    tmp_path: Path, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    monkeypatch.setattr("verification.cli.interleavings.RESULTS", results)
+    page.write_text(f"before\n<!-- {PART} -->\nstale\n<!-- /{PART} -->\nafter\n")
+    write([found["game/race"], found["game/race-broken"]], page)
+    text = page.read_text()
+    assert "stale" not in text
+    assert "| game/race-broken | A, B: wait read write release |  | 6 | oversold in 4" in text
+    assert '"game/race": {\n  "runs": 8,' in results.read_text()

@@ -1,0 +1,80 @@
+"""Each mutant violates a promise in some interleaving of its program, and the right lock in none.
+
+`make verify WHAT=mutants` runs all and writes docs/reference/mutants.md; other runs take one of
+each store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from devservers import Redis, start_all, stop_all
+from inventory.models import Product
+from inventory.stock import create_stock
+from tests.verification.mutants.mutants import MUTANTS, Mutant
+from tests.verification.mutants.report import found_by
+from verification.interleavings.gates import gates
+from verification.interleavings.perform import Runs
+from verification.interleavings.programs import PROGRAMS
+from verification.interleavings.search import Result, search
+from verification.interleavings.worlds import Stores
+
+LIMIT = 800
+"""Interleavings within which each mutant must be found."""
+QUICK = ("release-any-owner", "wake-up-lost", "quorum-of-one", "row-taken-while-held")
+"""The mutants of every run; the others take minutes on a busy machine."""
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("sqlite")]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Redis]]:
+    """One Redis, and three masters: the runs empty them."""
+    made = [Redis() for _ in range(4)]
+    start_all(made)
+    yield made
+    stop_all(made)
+
+
+@pytest.fixture
+def stores(servers: list[Redis]) -> Stores:
+    product = Product.objects.create(name="Mutants", slug="mutants", price=1)
+    stock_id = create_stock(product=product, quantity=1).pk
+    return Stores(servers[0].url, [server.url for server in servers[1:]], stock_id)
+
+
+def violations(stores: Stores, name: str, limit: int) -> Result:
+    """Search until the first violation."""
+    program = PROGRAMS[name]
+    world = stores.open(program.store)
+    with gates(world), closing(Runs(program, world, stores.stock_id)) as runs:
+        return search(runs.perform, limit, until_violation=True)
+
+
+CASES = [
+    pytest.param(one, id=one.name, marks=[] if one.name in QUICK else [pytest.mark.long])
+    for one in MUTANTS
+]
+
+
+@pytest.mark.parametrize("mutant", CASES)
+def test_mutant_is_found(stores: Stores, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.patch(monkeypatch)
+    began = time.monotonic()
+    found = violations(stores, mutant.program, LIMIT)
+    assert found.violation
+    found_by(
+        mutant.name, mutant.what, f"`{mutant.program}`, run {found.first}: {found.violation}", began
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({one.program for one in MUTANTS}))
+def test_right_lock_violates_nothing(stores: Stores, name: str) -> None:
+    found = violations(stores, name, LIMIT)
+    assert (found.violation, found.trace) == ("", ())
+    assert found.is_complete or found.runs == LIMIT

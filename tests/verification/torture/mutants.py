@@ -1,0 +1,224 @@
+"""Defects that were found in this project once, put back into the processes of a torture run.
+
+`Torture(commands=COMMANDS, env={VARIABLE: "A1"})` runs with one; production code does not know it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+from django.utils import timezone
+
+from devservers.faults.waiting import FaultFailed
+from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.connection import Connection
+from locking.backends.redis.scripts import RELEASE
+from locking.backends.redlock import RedLockBackend
+from locking.claims import Held
+from locking.exceptions import LockUnavailable
+from locking.handler import locks
+from locking.lease.watchdog import Renewer
+from locking.policy import active, switching
+from locking.refresh import clock
+from shop.reservations import reconciliation, store
+from shop.web import purchase
+from verification.torture.commands import Commands
+from verification.torture.plan import generate
+from verification.torture.runner import Torture
+
+VARIABLE = "TORTURE_MUTANT"
+COMMANDS = "tests.verification.torture.mutants:Mutated"
+
+
+class Mutated(Commands):
+    """A process with the mutant that its environment names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        MUTANTS[os.environ[VARIABLE]]()
+
+
+def swap(owner: Any, name: str, new: Any) -> Any:
+    """Replace an attribute of a module, class or object; return the original."""
+    original = getattr(owner, name, None)
+    setattr(owner, name, new)
+    return original
+
+
+def a1() -> None:
+    """Measure the drain from the time at which the switch was written, not from its first read."""
+
+    def written(row: Any) -> float:
+        return clock() - (timezone.now() - row.changed_at).total_seconds()
+
+    switching.first_seen = written
+
+
+def a2() -> None:
+    """Read the policy on the caller's connection, which may see an old snapshot."""
+    reader, read = active.reader, getattr(active, "_read")  # noqa: B009
+    known: list[active.Policy] = []
+
+    def get(max_age: float, timeout: float) -> active.Policy:
+        if not known or clock() - known[0].read_at >= min(active.FRESH, max_age):
+            known[:] = [read()]
+        return known[0]
+
+    reader.get, reader.invalidate = get, known.clear
+
+
+def a3() -> None:
+    """List only locks that a majority of RedLock's masters reported."""
+
+    def inspect(self: RedLockBackend) -> list[Held]:
+        seen: Counter[str] = Counter()
+
+        def counted(*args: Any) -> Any:
+            found = scan(self, *args)
+            seen.update(value for _key, value, _left in found or ())
+            return found
+
+        swap(self, "_scan", counted)
+        return [one for one in original(self) if seen[f"{one.owner} {one.token}"] >= 2]
+
+    scan = getattr(RedLockBackend, "_scan")  # noqa: B009
+    original = swap(RedLockBackend, "inspect", inspect)
+
+
+def a5() -> None:
+    """End the drain after a ttl if the old store does not reply to the process that switches."""
+
+    def held(alias: str) -> set[str]:
+        try:
+            return set(original(alias))
+        except LockUnavailable:
+            row = active.stored_policy()
+            drains = row.state == row.State.DRAINING
+            if drains and clock() - active.first_seen(row) < active.MAX_AGE + locks[alias].ttl:
+                raise
+            return set()
+
+    original = swap(switching, "_names_held", held)
+
+
+def b2() -> None:
+    """Renew the leases of all stores one after the other."""
+    one = threading.Lock()
+
+    def perform(self: Renewer, steps: Any) -> None:
+        with one:
+            getattr(self, "_take")(steps)  # noqa: B009
+
+    swap(Renewer, "_perform", perform)
+
+
+def b5() -> None:
+    """Leave an acquire without a reply as it is."""
+
+    def run(
+        self: Connection, script: Any, keys: Any, args: Any = (), undo: Any = None, *limit: float
+    ) -> Any:
+        return original(self, script, keys, args, None, *limit)
+
+    original = swap(Connection, "run", run)
+    swap(RedisBackend, "repeat_release", lambda self, claim, entry: None)
+
+
+def f2() -> None:
+    """Send a release once."""
+
+    def release(self: RedisBackend, claim: Any, entry: str = "") -> Any:
+        return getattr(self, "_run")(RELEASE, claim, self.ticks(), entry)  # noqa: B009
+
+    swap(RedisBackend, "_release", release)
+
+
+def f5() -> None:
+    """Replace a generation that another process is filling, without its reservations."""
+    mirror, read_ledger = (getattr(reconciliation, name) for name in ("_mirror", "_read_ledger"))
+
+    def load(sale: Any) -> None:
+        sale.refresh_from_db(fields=["generation", "stock"])
+        state = store.read_state(sale=sale)
+        if state is None or state.stock is None:
+            fill(sale)
+
+    def fill(sale: Any) -> None:
+        old = copy(sale)
+        sale.generation = 1 + secrets.randbelow(2**31 - 1)
+        store.create(sale=sale)
+        current = type(sale).objects.filter(pk=sale.pk, generation=old.generation)
+        if current.update(generation=sale.generation):
+            mirror(sale, *read_ledger(sale))
+            store.set_stock(sale=sale, quantity=sale.stock.quantity)
+            store.delete(sale=old)
+
+    swap(reconciliation, "_load", load)
+
+
+def f9() -> None:
+    """Refuse every form from memory, also one that is sent again."""
+    admit = purchase.admit
+    swap(purchase, "admit", lambda wanted: admit(wanted._replace(is_first_attempt=True)))
+
+
+MUTANTS: dict[str, Callable[[], object]] = {
+    "A1": a1,
+    "A2": a2,
+    "A3": a3,
+    "A5": a5,
+    "B2": b2,
+    "B5": b5,
+    "F2": f2,
+    "F5": f5,
+    "F9": f9,
+}
+FOUND_ON = {
+    "A1": ("database-mariadb", "switch"),
+    "A2": ("redis", "switch"),
+    "A3": ("redlock", "switch"),
+    "A5": ("redis", "switch"),
+    "B2": ("database-mariadb", "two-stores"),
+    "B5": ("redis", "mutex"),
+    "F2": ("redis", "mutex"),
+    "F5": ("shop-sqlite", "stock"),
+    "F9": ("shop-sqlite", "stock"),
+}
+"""The backend and the workload that meet the defect."""
+SEEDS = {
+    "A1": 3000,
+    "A2": 1000,
+    "A3": 2000,
+    "A5": 3000,
+    "B2": 3000,
+    "B5": 1000,
+    "F2": 1000,
+    "F5": 6,
+    "F9": 12,
+}
+"""The seed before the first one; from most of these, the defect is found soon."""
+
+
+def seconds_until_found(
+    mutant: str, *, limit: float = 600.0, seed: int = 0
+) -> tuple[float, int, list[str]]:
+    """Return the seconds and the seed after `seed` with which torture finds a mutant, and how."""
+    backend, workload = FOUND_ON[mutant]
+    started = time.monotonic()
+    with Torture(commands=COMMANDS, env={VARIABLE: mutant}) as torture:
+        while (took := time.monotonic() - started) < limit:
+            seed += 1
+            try:
+                found = torture.run(generate(seed, backend, (workload,))).violations
+            except FaultFailed as error:
+                found = [f"liveness: {error}"]
+            if found:
+                return time.monotonic() - started, seed, found
+    return took, seed, []

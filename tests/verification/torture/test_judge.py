@@ -1,0 +1,181 @@
+"""The judges reject what the locks must not do, and accept what leases may do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shop.models import digest
+from verification.torture.judge import judge, judge_ends, judge_sales
+from verification.torture.plan import Plan, Terms
+from verification.torture.workload import REGISTER
+
+MS = 1_000_000
+Row = dict[str, Any]
+
+
+def operation(
+    do: str, owner: str, begin: int, end: int | None, kind: str = "ok", **fields: Any
+) -> list[Row]:
+    """Return the events of an operation, in milliseconds; without an end its outcome is unknown."""
+    if "deadline" in fields:
+        fields["deadline"] *= MS
+    named = {"actor": owner[0], "do": do, "id": begin, "owner": owner, "name": "n", "backend": "b"}
+    call = {**named, "t": begin * MS, "type": "invoke"}
+    return [call] if end is None else [call, {**named, "t": end * MS, "type": kind, **fields}]
+
+
+def violations(folder: Path, rows: list[Row], workload: str = "mutex") -> list[str]:
+    plan = Plan(seed=1, backend="redis", workload=workload, names=1, faults=())
+    (folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [one.partition(":")[0] for one in judge(plan, folder).violations]
+
+
+A = operation("acquire", "a1", 0, 1, token=1, deadline=100)
+B_EARLY = operation("acquire", "b1", 50, 60, token=2, deadline=160)
+B_LATE = operation("acquire", "b1", 50, 101, token=2, deadline=160)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([*A, *operation("release", "a1", 2, 3), *B_EARLY], []),
+        ([*A, *B_EARLY], ["exclusion"]),
+        ([*A, *B_LATE], []),
+        ([*A, *B_LATE, *operation("release", "a1", 120, 121, "fail", error="LockLost")], []),
+        ([*A, *B_LATE, *operation("release", "a1", 120, 121)], ["exclusion", "fencing"]),
+        ([*operation("acquire", "a1", 0, 170, token=1, deadline=40), *B_EARLY], []),
+        ([*operation("acquire", "a1", 0, 70, token=1, deadline=90), *B_EARLY], ["exclusion"]),
+        ([*A, *operation("release", "a1", 2, None), *B_EARLY], []),
+        ([*A, *operation("release", "a1", 2, 3, "fail", error="LockLost")], ["exclusion"]),
+    ],
+    ids=[
+        "released",
+        "two holders",
+        "expired",
+        "told so",
+        "released by a stale holder",
+        "learned too late, in a stopped process",
+        "learned in time, with another holder",
+        "released without a reply",
+        "lost before its deadline",
+    ],
+)
+def test_a_lease_ends_by_itself_but_not_before_its_deadline(
+    tmp_path: Path, rows: list[Row], expected: list[str]
+) -> None:
+    found = violations(tmp_path, rows)
+    assert found[: len(expected)] == expected
+    assert bool(found) is bool(expected)
+
+
+def test_a_grant_that_arrives_after_its_deadline_is_no_second_holder(tmp_path: Path) -> None:
+    late = operation("acquire", "a1", 0, 300, token=1, deadline=100)
+    other = operation("acquire", "b1", 110, 120, token=2, deadline=220)
+    gone = operation("release", "a1", 310, 311, "fail", error="LockLost")
+    rest = [*other, *operation("release", "b1", 130, 140), *gone]
+    assert violations(tmp_path, [*late, *rest]) == []
+    early = operation("acquire", "a1", 0, 90, token=1, deadline=200)
+    (tmp_path / "one.jsonl").unlink()
+    assert "exclusion" in violations(tmp_path, [*early, *rest])
+
+
+def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
+    again = operation("acquire", "b1", 4, 5, token=1, deadline=160)
+    assert "fencing" in violations(tmp_path, [*A, *operation("release", "a1", 2, 3), *again])
+
+
+@pytest.mark.parametrize(
+    ("values", "stored", "expected"),
+    [([1, 2], 2, []), ([1, 1], 1, ["fencing"]), ([1, 2], 1, ["fencing"]), ([1], 2, ["fencing"])],
+)
+def test_a_write_that_was_overwritten_is_found(
+    tmp_path: Path, values: list[int], stored: int, expected: list[str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / REGISTER)) as opened, opened:
+        opened.execute("CREATE TABLE register (name, value, fence)")
+        opened.execute("INSERT INTO register VALUES ('n', ?, 1)", (stored,))
+    adds = [
+        {"t": value, "actor": "a", "do": "add", "name": "n", "value": value} for value in values
+    ]
+    assert violations(tmp_path, adds, "fenced") == expected
+
+
+def test_what_is_left_over_is_found() -> None:
+    plan = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
+    before = {"descriptors": 10, "threads": 2}
+    clean = {"actor": "a", "held": [], "listed": [], "threads": ["main"]}
+    clean |= {"before": before, "resources": before}
+    assert judge_ends(plan, {"missing": []}, [clean]) == []
+    grown = {"descriptors": 50, "threads": 9}
+    dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}
+    found = judge_ends(plan, {"missing": ["n"]}, [dirty])
+    assert [one.partition(":")[0] for one in found] == ["liveness", *["leaks"] * 4]
+
+
+def buy(key: str, begin: int, kind: str, user: int = 1, **fields: Any) -> list[Row]:
+    """Return the events of a form for one unit, in milliseconds."""
+    form = {"actor": "a", "do": "buy", "id": begin, "sale": "s", "user": user, "key": key}
+    form |= {"quantity": 1, "is_cut": False}
+    call = {**form, "t": begin * MS, "type": "invoke"}
+    return [call, {**form, "t": (begin + 1) * MS, "type": kind, **fields}]
+
+
+def order(number: str, key: str, user: int = 1) -> list[Any]:
+    return [number, user, digest(key), 1, "pending"]
+
+
+def sold(key: str, number: str, begin: int = 0) -> list[Row]:
+    return buy(key, begin, "ok", order=f"/orders/{number}/")
+
+
+SOLD_OUT = {"error": "SoldOut"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "orders", "expected"),
+    [
+        (sold("k", "X"), [order("X", "k")], []),
+        (sold("k", "X"), [], ["promises"]),
+        (sold("k", "X"), [order("Y", "k")], ["promises"]),
+        ([*sold("k", "X"), *sold("k", "Y", 5)], [order("X", "k")], ["promises", "promises"]),
+        (sold("k", "X"), [order("X", "k"), order("Y", "k")], ["promises", "promises"]),
+        (buy("k", 0, "fail", **SOLD_OUT), [order("X", "k")], ["promises", "units"]),
+        (buy("k", 2000, "fail", **SOLD_OUT), [], ["units"]),
+        (
+            [*sold("k", "X"), *sold("l", "Y", 5), *buy("m", 9000, "fail", **SOLD_OUT)],
+            [order("X", "k"), order("Y", "l")],
+            [],
+        ),
+        (
+            [*sold("k", "X"), *sold("l", "Y", 5), *buy("k", 9000, "fail", **SOLD_OUT)],
+            [order("X", "k"), order("Y", "l")],
+            ["promises"],
+        ),
+    ],
+    ids=[
+        "one order",
+        "lost",
+        "another order",
+        "two answers",
+        "two orders",
+        "after a refusal",
+        "refused although units are left",
+        "sold out",
+        "refused after its order",
+    ],
+)
+def test_customers_get_what_they_were_told(
+    tmp_path: Path, rows: list[Row], orders: list[Any], expected: list[str]
+) -> None:
+    terms = Terms("torture", "conditional", False, 2, 2, False, 4.0)
+    plan = Plan(seed=1, backend="shop-sqlite", workload="stock", names=1, faults=(), terms=terms)
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sale = {"id": 1, "breaches": [], "stocked": 2, "limit": 2, "orders": orders, "rejected": {}}
+    found = judge_sales(plan, tmp_path, {"s": sale}).violations
+    assert [one.partition(":")[0] for one in found] == [*expected, *(["terms"] if expected else [])]

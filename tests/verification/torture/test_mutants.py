@@ -1,0 +1,24 @@
+"""Torture finds each defect that was put back, with plans that pass without it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.verification.torture.mutants import FOUND_ON, SEEDS, seconds_until_found
+from verification.torture.plan import generate
+from verification.torture.runner import Torture
+
+TRIED = list(SEEDS) if "MUTANTS_PAGE" in os.environ else ["B2", "F2"]
+"""`make verify WHAT=mutants` has time for all, `make verify WHAT=long` for two."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", TRIED)
+def test_torture_finds(mutant: str) -> None:
+    backend, workload = FOUND_ON[mutant]
+    _seconds, seed, found = seconds_until_found(mutant, seed=SEEDS[mutant])
+    assert found
+    with Torture() as torture:
+        assert torture.run(generate(seed, backend, (workload,))).violations == []

@@ -1,0 +1,148 @@
+"""Seconds of `verify torture` on two backends, its controls, and minutes of it in `make faults`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError
+
+from devservers.faults.waiting import FaultFailed
+from tests.loadtest.lab import verify
+from verification.cli.torture import plans
+from verification.torture.catalogue import ALIAS, ON_LINKS, STORES, kinds_of
+from verification.torture.commands import Commands
+from verification.torture.plan import MANY, OPERATOR, Fault, Plan, generate
+from verification.torture.runner import Torture
+
+RUNS = 2 * int(os.environ.get("ROUNDS", "1"))
+SEED = int(os.environ.get("SEED", "42"))
+ALONE = "process", "mysql_session", "postgresql_session", "redis", "redlock", "zookeeper"
+BACKENDS = {
+    "database on SQLite": "database",
+    "database on MariaDB": "database-mariadb",
+    "database on PostgreSQL": "database-postgresql",
+    **dict(zip(ALONE, ALONE, strict=True)),
+}
+
+
+class Ending(Commands):
+    """A process that ends while the judge is still at work, if its backend is the control."""
+
+    def leftovers(self, **options: Any) -> dict[str, Any]:
+        if settings.LOCKS[ALIAS]["BACKEND"] == STORES["none"].backend:
+            os._exit(1)
+        return super().leftovers(**options)
+
+
+def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return the report, the row of its only backend, and the exit code."""
+    report, code = verify("torture", *options)
+    (row,) = report["backends"]
+    return report, row, code
+
+
+@pytest.mark.parametrize(
+    ("backend", "seed", "workload"),
+    [
+        ("redis", 2, "mutex"),
+        ("database", 3, "mutex"),
+        ("redis", 1, "read-write"),
+        ("zookeeper", 1, "semaphore"),
+    ],
+)
+def test_fixed_seeds_keep_the_promises(backend: str, seed: int, workload: str) -> None:
+    options = f"--backend={backend}", f"--seed={seed}", f"--workload={workload}", "--runs=1"
+    report, row, code = tortured(*options)
+    assert (report["failures"], code) == ([], 0)
+    assert row["grants"] > 0
+    assert sum(row["faults"].values()) > 0
+
+
+def test_switches_take_place() -> None:
+    """A shop has its own, which must not be used in other runs."""
+    with Torture() as torture:
+        found = torture.run(generate(1, "database", ("switch",)).only([]))
+    assert found.violations == []
+    assert found.counts["switches"] > 0
+
+
+def test_a_shop_without_a_lock_oversells() -> None:
+    """The control: naive writes on SQLite."""
+    with Torture() as torture:
+        found = torture.run(generate(2, "shop-none").only([]))
+    assert any(one.startswith("audit: ") for one in found.violations)
+    assert found.counts["grants"] > 3
+
+
+def test_the_control_without_a_lock_fails_and_can_be_repeated(tmp_path: Path) -> None:
+    options = "--backend=none", "--seed=2", "--workload=mutex", "--runs=1", "--tries=1"
+    report, _row, code = tortured(*options)
+    assert code == 1
+    (failure,) = report["failures"]
+    assert failure["violations"][0].startswith("exclusion: ")
+    assert (failure["only"], failure["reproduced"]) == ([], "1 of 1")
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report))
+    asked = {"replay": file, "backend": ["none"], "workload": ["mutex"], "seed": 2, "only": None}
+    asked["seconds"] = 5.0
+    (repeated,) = plans(asked)
+    assert repeated == generate(2, "none", ("mutex",))
+    assert list(plans({**asked, "replay": None, "only": ","})) == [repeated.only([])]
+
+
+def test_a_process_that_ends_does_not_change_the_verdict_on_the_next_run() -> None:
+    """The next run would get the judge's reply to the first."""
+    first, second = (generate(2, name, ("mutex",)).only([]) for name in ("none", "database"))
+    with Torture(commands=f"{__name__}:Ending") as torture:
+        with pytest.raises(FaultFailed):
+            torture.run(first)
+        assert torture.run(second).violations == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--only=9",
+        "--only=x",
+        "--replay=/nowhere",
+        "--backend=mysql",
+        "--minutes=-1",
+        "--backend=process --workload=switch",
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: str) -> None:
+    with pytest.raises(CommandError):
+        verify("torture", *wrong.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["redis", "database-mariadb", "database-postgresql"])
+def test_each_fault_leaves_its_proof(backend: str) -> None:
+    """Faults of one target follow each other; that of a replaced server comes last."""
+    targets = {"kill": 1, "stop": 2, **dict.fromkeys(ON_LINKS, 3), "late-commit": OPERATOR}
+    begin = {"late-commit": 0.1, "promote": 3.5}
+    workload = "mutex" if backend == "redis" else "switch"  # that one commits
+    plan = Plan(seed=1, backend=backend, workload=workload, names=MANY, faults=())
+    of_servers = set(kinds_of(backend)) - targets.keys()
+    with Torture() as torture:
+        for kinds in (of_servers, set(kinds_of(backend)) - of_servers):
+            faults = [Fault(one, begin.get(one, 1.0), 0.4, targets.get(one, 0)) for one in kinds]
+            run = torture.run(replace(plan, faults=tuple(faults)))
+            assert [str(fault) for fault, proof in run.proofs if not proof] == []
+            assert {fault.kind for fault, _proof in run.proofs} == kinds
+
+
+@pytest.mark.long
+@pytest.mark.faults(row="T")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_faults_break_no_promise(backend: str) -> None:
+    options = f"--backend={BACKENDS[backend]}", f"--seed={SEED}", f"--runs={RUNS}", "--minutes=9"
+    report, row, code = tortured(*options)
+    assert (report["failures"], code) == ([], 0)
+    assert row["grants"] > 0

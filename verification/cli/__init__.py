@@ -1,0 +1,1 @@
+"""The subcommands of `manage.py verify`; each module is one, as in `loadtest.cli`."""

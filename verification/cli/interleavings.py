@@ -1,0 +1,86 @@
+"""Run small programs in every order of their store operations, on real servers.
+
+Example: manage.py verify interleavings --backend redis
+"""
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from loadtest.charts import marked
+from loadtest.charts.terminal import Terminal, check_file
+from loadtest.cli import add_numbers
+from loadtest.game.levels import RESULTS
+from loadtest.load.plan import PlanError, keep_within
+from loadtest.load.stores import PrivateStores
+from verification.interleavings.programs import PARTS, PROGRAMS
+
+PART = "lab_interleavings"
+COLUMNS = "program", "clients", "faults", "interleavings", "verdict"
+LIMIT, MOST = 12_000, 10**9
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the choice of programs, the limit, and the page to update."""
+    parser.add_argument("--backend", action="append", choices=PARTS, help="all by default")
+    add_numbers(parser, [("limit", LIMIT, "most interleavings of each program")])
+    text = "update the table of this page, and what the game shows; needs all programs"
+    parser.add_argument("--write", type=Path, metavar="FILE", help=text)
+
+
+def handle(terminal: Terminal, **options: Any) -> int:
+    """Print what was found; return 1 unless each program violates what it should."""
+    keep_within({"limit": (1, MOST)}, options)
+    check_file("write", options["write"], PART)
+    if options["write"] and (options["backend"] or options["limit"] < LIMIT):
+        raise PlanError(f"--write needs all programs, and a limit of at least {LIMIT:,}.")
+    parts = options["backend"] or PARTS
+    names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
+    found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
+    with PrivateStores("sqlite", servers) as stores, terminal.bar() as bar:
+        if stores.missing:
+            raise PlanError("; ".join(stores.missing.values()))
+        asked = {"names": names, "limit": options["limit"]}
+        for event in stores.run_experiment("verification.interleavings.runner", asked):
+            found.append(event["program"])
+            bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
+    if options["write"]:
+        write(found, options["write"])
+    terminal.show({"programs": found}, describe)
+    return 0 if all(row["is_expected"] for row in found) else 1
+
+
+def write(found: list[dict[str, Any]], page: Path) -> None:
+    """Write the table of the page, and the counts that the game shows."""
+    rows = [[str(cell) for cell in _cells(row)] for row in found]
+    marked.write(page, PART, f"\n{marked.table(COLUMNS, rows)}\n")
+    kept = ("runs", "is_complete", "violations")
+    counts = {row["name"]: {name: row[name] for name in kept} for row in found}
+    RESULTS.write_text(json.dumps(counts, indent=1) + "\n")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    clients: dict[str, list[str]] = {}
+    for client, words in row["clients"].items():
+        clients.setdefault(words, []).append(client)
+    texts = "; ".join(f"{', '.join(names)}: {words}" for words, names in clients.items())
+    count = f"{row['runs']:,}" if row["is_complete"] else f"first {row['runs']:,}"
+    return row["name"], texts, ", ".join(row["faults"]), count, _verdict(row)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if row["violation"]:
+        return f"{row['violation']} in {row['violations']:,}, first in run {row['first']:,}"
+    return "no violation" if row["is_complete"] else "none found"
+
+
+def describe(terminal: Terminal, found: dict[str, Any]) -> None:
+    """Print each program, its verdict and the shortest violating run."""
+    for row in found["programs"]:
+        name, clients, faults, count, _ = _cells(row)
+        verdict = terminal.verdict(_verdict(row), is_expected=row["is_expected"])
+        terminal.print(f"{name}: {count} interleavings, {verdict}. {row['seconds']} s")
+        terminal.print(f"  {clients}{' | ' if faults else ''}{faults}")
+        for place, step in enumerate(row["trace"], 1):
+            terminal.print(f"  {place}. {step}")

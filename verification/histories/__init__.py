@@ -1,0 +1,1 @@
+"""Decides whether recorded histories are linearizable."""

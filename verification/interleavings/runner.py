@@ -1,0 +1,51 @@
+"""Search the interleavings of programs, {"names": [...], "limit": N}, in a process of its own."""
+
+import time
+from contextlib import closing
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+
+from devservers.faults.worker import emit
+from inventory.models import Product
+from inventory.stock import create_stock
+from verification.interleavings.gates import gates
+from verification.interleavings.perform import Runs
+from verification.interleavings.programs import PROGRAMS
+from verification.interleavings.reservations import Reservations
+from verification.interleavings.search import search
+from verification.interleavings.worlds import Stores
+
+MASTERS = 3
+
+
+def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
+    """Search the interleavings of one program; return what was found."""
+    program, began = PROGRAMS[name], time.monotonic()
+    if program.store == "queue":
+        runs: Runs = Reservations(program, stores.redis)
+    else:
+        runs = Runs(program, stores.open(program.store), stores.stock_id)
+    with closing(runs), gates(runs.world):
+        found = search(runs.perform, limit)
+    return {
+        "name": name,
+        "clients": program.clients,
+        "faults": program.faults,
+        "breaks": program.breaks,
+        **found._asdict(),
+        "is_expected": found.violation in (program.breaks, "" if not found.is_complete else None),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Run the programs one after the other, and emit a row for each."""
+    call_command("migrate", verbosity=0, interactive=False)
+    product = Product.objects.create(name="Interleavings", slug="interleavings", price=1)
+    stock_id = create_stock(product=product, quantity=1).pk
+    # The gates ask the masters by URL, so that the first one of a fault is the first asked.
+    stores = Stores(settings.REDIS_URL, sorted(settings.REDLOCK_URLS)[:MASTERS], stock_id)
+    for name in asked["names"]:
+        emit("program", program=run(name, asked["limit"], stores))

@@ -1,0 +1,293 @@
+"""Judge a recorded run; the judges share no assumption about the cause of a failure.
+
+Of locks:
+
+- exclusion: the history is linearizable under the lock's model, where a lease may end by itself
+  from its deadline on;
+- fencing: tokens grow in the order of the grants, and a guarded number refuses stale writes;
+- liveness: after the last fault each lock is granted within a bound;
+- leaks: no lock, thread or descriptor is left over;
+- errors: no exception but those that the library promises.
+
+Of a shop, without its code:
+
+- audit: the shop's own audit of each sale finds nothing;
+- promises: an acknowledged key has one order, and its answers agree;
+- units: the answers are linearizable under the model of a stock;
+- liveness: after the last fault, the queue empties and a unit that is left can be bought.
+"""
+
+import math
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.history import checker
+from loadtest.history.checker import Promise
+from loadtest.history.recorder import Event, history
+from shop.models import Order, digest
+from shop.purchase.admission import MAX_AGE
+from shop.reservations.store import FILL_TIMEOUT
+from verification.histories.linearizability import Model, Operation, check, operations_of
+from verification.histories.lock_models import SOLD_OUT, Lock, Stock
+from verification.torture.catalogue import ALIAS, CONTROLS, DATABASES, TTL
+from verification.torture.plan import Plan
+from verification.torture.workload import REGISTER, SLOTS, THREADS
+
+BUDGET = 2_000_000
+BOUND = TTL + 4.0
+"""Seconds after the last fault in which each lock must be granted, on a loaded machine. Where
+leases are longer, releases without a reply must have been repeated."""
+SHOP_BOUND = BOUND + FILL_TIMEOUT
+"""The same of a shop, where a process that was killed may have been filling a queued sale."""
+MORE_DESCRIPTORS, MORE_THREADS = 20, 3
+"""By which a process may grow in one run: imported modules, helper threads of the library."""
+SHOP_DESCRIPTORS = 40
+"""The same of a shop, whose pools keep a connection for each thread that bought at one time."""
+EXCLUSION: dict[str, Model] = {
+    "reentrant": Lock(reentrant=True),
+    "semaphore": Lock(size=SLOTS),
+    "read-write": Lock(size=math.inf),
+}
+FENCED = {
+    "reentrant": Lock(reentrant=True, fenced=True),
+    **dict.fromkeys(("mutex", "fenced", "asyncio", "switch"), Lock(fenced=True)),
+}
+Key = tuple[int, str]
+"""A customer, and the idempotency key of a form."""
+
+
+class Commands:
+    """The judges in a process of their own, beside the proxies of the next run."""
+
+    def judge(self, *, plan: dict[str, Any], folder: str, sales: dict[str, Any]) -> dict[str, Any]:
+        """Judge the history of a run and the sales that it left."""
+        asked, found = Plan.from_json(plan), Path(folder)
+        return asdict(judge_sales(asked, found, sales) if sales else judge(asked, found))
+
+
+@dataclass
+class Judgement:
+    """The result of a run."""
+
+    violations: list[str] = field(default_factory=list)
+    """Sentences that start with the judge's name."""
+    undecided: int = 0
+    events: int = 0
+
+    def linearizable(self, name: str, events: Iterable[Event], model: Model) -> None:
+        """Check a history; `name` is that of the judge."""
+        for one in check(events, model, budget=BUDGET):
+            self.undecided += one.verdict == "undecided"
+            if one.wrong is not None:
+                self.violations.append(f"{name}: no order explains {_described(one.wrong)}")
+
+
+def _described(wrong: Operation) -> str:
+    shown = ("name", "owner", "token", "user", "key", "order", "error")
+    fields = {name: wrong.event[name] for name in shown if name in wrong.event}
+    return f"{wrong.do} ({wrong.outcome}) of {fields}"
+
+
+def judge(plan: Plan, folder: Path) -> Judgement:
+    """Judge the history of a run, and the numbers that its locks guarded."""
+    events = _undecided(history(folder), _is_late)
+    found, excludes = Judgement(events=len(events)), plan.excludes()
+    if excludes:
+        # A database that loses the connection of a release may have executed it: LockLost, too.
+        known = _undecided(events, _is_lost) if plan.store.server in DATABASES else events
+        model = EXCLUSION.get(plan.workload, Lock())
+        found.linearizable("exclusion", with_expiries(known), model)
+    # Where a lock may have ended unnoticed, a re-entry may still succeed.
+    fences = plan.store.capabilities.fencing and (excludes or plan.workload != "reentrant")
+    if fences and (fenced := FENCED.get(plan.workload)):
+        found.linearizable("fencing", events, fenced)
+        if plan.workload != "reentrant":
+            tokens = checker.check(events, None, Promise(exclusive=False)).breaches
+            found.violations += [f"fencing: {breach}" for breach in tokens]
+    if plan.workload == "fenced":
+        found.violations += lost_writes(events, folder / REGISTER)
+    return found
+
+
+def _undecided(events: Iterable[Event], matches: Callable[[Event], bool]) -> list[Event]:
+    """Return the history in which the operations with these ends may have happened."""
+    return [event | {"type": "unknown"} if matches(event) else event for event in events]
+
+
+def _is_late(event: Event) -> bool:
+    """Return True for a grant that its caller learned of only after the lease's deadline.
+
+    It was stopped during its acquire, and a later holder may have come and gone.
+    """
+    is_grant = (event["do"], event.get("type")) == ("acquire", "ok")
+    return is_grant and event["deadline"] is not None and event["t"] > event["deadline"]
+
+
+def _is_lost(event: Event) -> bool:
+    return (event["do"], event.get("type")) == ("release", "fail")
+
+
+def with_expiries(events: Sequence[Event]) -> list[Event]:
+    """Return the history with a release of each lease that its owner did not release.
+
+    It may happen at any time from the deadline on, as the owner last knew it; a lease without a
+    deadline ends with its process.
+    """
+    held = defaultdict[str, list[Event]](list)
+    deadlines: dict[str, int | None] = {}
+    killed: dict[str, int] = {}
+    for event in events:
+        owner = event.get("owner", "")
+        match event["do"], event.get("type"):
+            case "acquire", "ok":
+                held[owner].append(event)
+                deadlines[owner] = event["deadline"]
+            case "renew", "ok":
+                deadlines[owner] = event["deadline"]
+            case "release", "ok" if held[owner]:
+                held[owner].pop()
+            case "fault", "start" if "target" in event:
+                killed.setdefault(event["target"], event["t"])
+    ends = list[Event]()
+    for grant in (grant for grants in held.values() for grant in grants):
+        name, owner = grant["name"], grant["owner"]
+        if (at := deadlines[owner]) is None:
+            at = killed.get(grant["actor"])
+        if at is not None:
+            call = {"do": "release", "type": "invoke", "id": len(ends), "actor": "expiry", "t": at}
+            ends.append({**call, "name": name, "owner": owner})
+    return sorted([*events, *ends], key=lambda event: int(event["t"]))
+
+
+def lost_writes(events: Iterable[Event], register: Path) -> list[str]:
+    """Return the names of which a write was overwritten unseen."""
+    added: dict[str, list[int]] = defaultdict(list)
+    killed = 0
+    for event in events:
+        if event["do"] == "add":
+            added[event["name"]].append(event["value"])
+        killed += event["do"] == "fault" and "target" in event
+    wrong = []
+    with closing(sqlite3.connect(register)) as opened:
+        rows = opened.execute("SELECT name, value FROM register").fetchall()
+    for name, value in rows:
+        known, unseen = added[name], value - len(added[name])
+        if len(set(known)) < len(known) or not 0 <= unseen <= THREADS * killed:
+            wrong.append(f"fencing: {len(known)} writes of {name} left the number {value}")
+    return wrong
+
+
+def judge_ends(plan: Plan, probe: dict[str, Any], ends: Sequence[dict[str, Any]]) -> list[str]:
+    """Judge what is left after a run: the locks, and each process's resources before and after."""
+    wrong = [f"liveness: {name} was not granted" for name in probe["missing"]]
+    growth = {"descriptors": SHOP_DESCRIPTORS if plan.terms else MORE_DESCRIPTORS}
+    growth["threads"] = MORE_THREADS
+    for end in ends:
+        wrong += [f"leaks: {end['actor']} still holds {name}" for name in end["held"]]
+        wrong += [f"leaks: the store still lists {name}" for name in end["listed"]]
+        for what, most in growth.items():
+            before, after = end["before"][what], end["resources"][what]
+            if after > before + most:
+                names = ", ".join(end["threads"])
+                wrong.append(f"leaks: {end['actor']} had {before} {what}, now {after} ({names})")
+    return wrong
+
+
+# --- shops ---
+
+
+def judge_sales(plan: Plan, folder: Path, sales: dict[str, Any]) -> Judgement:
+    """Judge the answers of a run and the sales that it left."""
+    events = history(folder)
+    found = Judgement(events=len(events))
+    sent: dict[str, dict[Key, list[Operation]]] = {name: defaultdict(list) for name in sales}
+    for one in operations_of(events):
+        if one.do in ("buy", "cancel"):
+            sent[one.event["sale"]][one.event["user"], one.event["key"]].append(one)
+    for name, sale in sales.items():
+        found.violations += [f"audit: {name}: {breach}" for breach in sale["breaches"]]
+        found.violations += [f"promises: {name}: {one}" for one in _broken(plan, sale, sent[name])]
+        units = _units(plan, sale, sent[name])
+        found.linearizable(f"units: {name}", units, Stock(units=sale["stocked"]))
+    if found.violations:
+        found.violations.append(f"terms: {plan.terms}")
+    return found
+
+
+def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> Iterator[str]:
+    """Yield the promises to customers that the rows break."""
+    rows = _rows(sale)
+    if len(rows) < len(sale["orders"]):
+        yield "a key has two orders"
+    taken: Counter[int] = Counter()
+    for _, customer, _, quantity, status in sale["orders"]:
+        taken[customer] += quantity * (status in Order.LIVE)
+    yield from (f"customer {one} has {n} units" for one, n in taken.items() if n > sale["limit"])
+    terms = plan.terms
+    assert terms is not None
+    is_exclusive = terms.lock == ALIAS and plan.backend not in CONTROLS
+    for (user, key), tries in sent.items():
+        buys = [one for one in tries if one.do == "buy"]
+        answers = {one.event["order"] for one in buys if one.outcome == "ok"}
+        if len(answers) > 1:
+            yield f"key {key} got {len(answers)} different answers"
+        row = rows.get((user, digest(key)))
+        if row and not terms.is_queued and any(row[0] not in answer for answer in answers):
+            yield f"key {key} was told {answers}, but has order {row[0]}"
+        number = digest(f"{user}.{sale['id']}.{digest(key)}")[:16].upper()
+        reason = sale["rejected"].get(number)
+        if answers and not row and (reason is None or is_exclusive):
+            yield f"key {key} was acknowledged, but has no order ({reason})"
+        # Unknown ones return at infinity; without any, nothing can have bought after a refusal.
+        others = (one.returned for one in buys if one.outcome != "fail")
+        bought = min(others, default=-math.inf)
+        late = [one for one in buys if one.outcome == "fail" and one.called > bought]
+        if row and any(one.event["error"] == SOLD_OUT[0] for one in late):
+            yield f'key {key} was told "sold out", but has order {row[0]}'
+
+
+def _rows(sale: dict[str, Any]) -> dict[Key, Sequence[Any]]:
+    return {(row[1], row[2]): row for row in sale["orders"]}
+
+
+def _units(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> list[Event]:
+    """Return the history for the model: each key once, with the outcome that its rows show.
+
+    A refusal may be as old as the sale that a process remembers. Those of queued sales are left
+    out: units that are returned are offered again later.
+    """
+    rows, events = _rows(sale), list[Event]()
+    assert plan.terms is not None
+
+    def add(do: str, called: float, returned: float, kind: str = "ok", **fields: Any) -> None:
+        call = {"actor": "key", "id": len(events), "do": do, "t": called, "type": "invoke"}
+        events.append({**call, **fields})
+        if returned < math.inf:
+            events.append({**call, **fields, "t": returned, "type": kind})
+
+    for (user, key), tries in sent.items():
+        form = {"user": user, "key": key, "quantity": tries[0].event["quantity"]}
+        row = rows.get((user, digest(key)))
+        buys = [one for one in tries if one.do == "buy" and one.outcome != "fail"]
+        if row and buys:
+            add("buy", *_span(buys), order=row[0], **form)
+            cancels = [one for one in tries if one.do == "cancel" and one.outcome != "fail"]
+            if cancels and row[4] == Order.Status.CANCELLED:
+                add("cancel", *_span(cancels), order=row[0])
+        for one in tries:
+            if one.event.get("error") == SOLD_OUT[0] and not plan.terms.is_queued:
+                called = one.called - round(MAX_AGE * 1e9)
+                add("buy", called, one.returned, "fail", error=SOLD_OUT[0], **form)
+    return sorted(events, key=lambda event: int(event["t"]))
+
+
+def _span(tries: Iterable[Operation]) -> tuple[int, float]:
+    """Return the first call and the first successful return."""
+    known = list(tries)
+    ends = [one.returned for one in known if one.outcome == "ok"]
+    return min(one.called for one in known), min(ends, default=math.inf)

@@ -1,0 +1,171 @@
+"""Run plans on the private servers of their backend, and judge each run."""
+
+import random
+import shutil
+import sqlite3
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devservers import ServerError
+from devservers.faults.waiting import FaultFailed
+from devservers.faults.worker import WorkerProcess
+from loadtest.history.recorder import Recorder
+from loadtest.load.stores import private_environ
+from verification.torture.catalogue import ALIAS, OTHER
+from verification.torture.faults import Injector
+from verification.torture.judge import BOUND, MORE_THREADS, SHOP_BOUND, judge_ends
+from verification.torture.plan import SWITCH_AFTER, Fault, Plan
+from verification.torture.stores import COMMANDS, START_SECONDS, SWITCHER, Stores
+from verification.torture.workload import REGISTER
+
+LEAD_SECONDS = 0.05
+JUDGE_SECONDS = 600.0
+HANG_SECONDS = 25.0
+"""Seconds after the end of the work at which a process counts as hanging."""
+
+
+@dataclass
+class Run:
+    """The result of one run."""
+
+    plan: Plan
+    violations: list[str]
+    undecided: int
+    counts: dict[str, int]
+    proofs: list[tuple[Fault, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    events: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result in values that JSON can represent."""
+        shown = ("violations", "undecided", "counts", "events")
+        return {name: vars(self)[name] for name in shown} | {
+            "plan": self.plan.as_json(),
+            "faults": [{"fault": str(fault), "proof": proof} for fault, proof in self.proofs],
+            "seconds": round(self.seconds, 2),
+        }
+
+
+class Torture(ExitStack):
+    """Runs plans; the servers of a backend are started once."""
+
+    def __init__(self, *, commands: str = COMMANDS, env: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._commands, self._env = commands, env
+        self._stores: Stores | None = None
+
+    def run(self, plan: Plan) -> Run:
+        """Run a plan; the servers of another backend are stopped first."""
+        if self._stores is None or self._stores.store != plan.store:
+            self._stop()
+            judge = WorkerProcess("verification.torture.judge:Commands", private_environ(Path()))
+            self._judge = self.enter_context(judge)
+            stores = Stores(plan.store, commands=self._commands, env=self._env)
+            try:
+                self._stores = self.enter_context(stores)
+            except FaultFailed as error:
+                raise ServerError(f"The processes did not start: {error}") from error
+        try:
+            return _run(self._stores, plan, self._judge)
+        except FaultFailed:
+            # A process hangs or has ended, and the judge may still be at work for this run.
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        self._stores = None
+        self.close()
+
+
+def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
+    started, run = time.monotonic(), uuid.uuid4().hex[:12]
+    folder = stores.folder / run
+    folder.mkdir()
+    names = [f"torture-{run}-{number}" for number in range(plan.names)]
+    numbers = range(1, plan.processes + 1)
+    workers = {number: stores.worker(number) for number in (SWITCHER, *numbers)}
+    switcher = workers[SWITCHER]
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        recorder = stack.enter_context(closing(Recorder(folder, "lab")))
+        for number, worker in workers.items():
+            found = stores.settings(number, plan.ttl, linked=plan.linked(number))
+            worker.send("open", folder=str(folder), actor=f"process {number}", **found)
+        # Some of them have just been started.
+        before = {one: workers[one].receive(START_SECONDS)["resources"] for one in workers}
+        _create_register(folder / REGISTER, names)
+        if plan.workload == "switch":
+            switcher.call("activate", alias=ALIAS, mode="conditional")
+        if plan.terms:
+            switcher.call("open_sales", names=names, terms=list(plan.terms))
+        begin = time.monotonic() + LEAD_SECONDS
+        work = {"kind": plan.workload, "names": names, "end": begin + plan.seconds}
+        for number in numbers:
+            do = "sell" if plan.terms else "work"
+            workers[number].send(do, seed=f"{plan.seed} {number}", **work)
+        injector = Injector(stores, recorder)
+        injecting = threading.Thread(target=injector.run, args=(plan.faults, begin))
+        injecting.start()
+        counts = Counter(_switched(switcher, plan, begin + plan.seconds))
+        injecting.join()
+        injector.recover()
+        violations = list[str]()
+        for number in numbers:
+            if not workers[number].is_alive:  # it was killed
+                stores.worker(number)
+                continue
+            left = max(0.0, begin + plan.seconds - time.monotonic())
+            reply = workers[number].receive(left + HANG_SECONDS)
+            counts.update(reply["counts"])
+            violations += [f"errors: {error}" for error in reply["errors"]]
+        if plan.terms:
+            probe = switcher.call("probe_sales", names=names, timeout=SHOP_BOUND)
+        else:
+            probe = switcher.call("probe", names=names, kind=plan.workload, timeout=BOUND)
+        sales = probe.get("sales")
+        judge.send("judge", plan=plan.as_json(), folder=str(folder), sales=sales)
+        alive = [number for number, worker in workers.items() if worker.is_alive]
+        for number in alive:
+            most = before[number]["threads"] + MORE_THREADS
+            held = "sale:" if plan.terms else run
+            workers[number].send("leftovers", run=held, threads=most, timeout=BOUND)
+        ends = [
+            workers[number].receive() | {"actor": f"process {number}", "before": before[number]}
+            for number in alive
+        ]
+        found = judge.receive(JUDGE_SECONDS)
+        violations += found["violations"] + judge_ends(plan, probe, ends)
+        seconds, undecided = time.monotonic() - started, found["undecided"]
+        return Run(
+            plan, violations, undecided, dict(counts), injector.proofs, seconds, found["events"]
+        )
+
+
+def _switched(switcher: WorkerProcess, plan: Plan, end: float) -> dict[str, int]:
+    """Switch the policy to the other backend and back until the end of the work; count that.
+
+    A shop also changes the write strategy, which is exact without a lock.
+    """
+    switches, rng = 0, random.Random(plan.seed)
+    time.sleep(SWITCH_AFTER)
+    while plan.switches and time.monotonic() < end - 0.5:
+        mode = rng.choice(("conditional", "fenced")) if plan.terms else ""
+        if switcher.call("switch", alias=(OTHER, ALIAS)[switches % 2], mode=mode)["ok"]:
+            switches += 1
+        else:
+            time.sleep(0.2)
+    return {"switches": switches} if plan.switches else {}
+
+
+def _create_register(path: Path, names: list[str]) -> None:
+    with closing(sqlite3.connect(path)) as opened, opened:
+        opened.execute("CREATE TABLE register (name TEXT PRIMARY KEY, value, fence)")
+        rows = [(name, 0, 0) for name in names]
+        opened.executemany("INSERT INTO register VALUES (?, ?, ?)", rows)
