@@ -12,7 +12,6 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import WAIT_TIMEOUT
-from loadtest.history import linearizability
 from loadtest.history.checker import Findings, Promise
 from loadtest.history.recorder import Recorder, dump, history
 from locking import locks
@@ -23,6 +22,7 @@ from shop.purchase import place_order as checkout
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import check
 from tests.shop.making import a_customer, a_sale, fresh
+from verification.histories import linearizability
 from verification.histories.linearizability import Model
 
 
