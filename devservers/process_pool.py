@@ -5,7 +5,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, Self
@@ -83,19 +82,13 @@ class ProcessPool:
                 tick()
                 if time.monotonic() > deadline:
                     raise PoolFailed("no answer")
-            result, error = ours.recv()
+            try:
+                result, error = ours.recv()
+            except EOFError:
+                error = "a process was killed"
             if error:
                 raise PoolFailed(error)
             results.append(result)
-        return results
-
-    def survivors(self) -> list[Any]:
-        """Return the results of the processes that were not killed."""
-        results = []
-        for _process, ours in self._processes:
-            with suppress(EOFError):
-                if ours.poll(TIMEOUT):
-                    results.append(ours.recv()[0])
         return results
 
     def kill(self) -> None:

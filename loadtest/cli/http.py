@@ -84,7 +84,7 @@ def _address(url: str, really: str | None) -> tuple[str, int]:
         host, port = parts.hostname or "", parts.port or 80
     except ValueError as error:
         raise PlanError(f"--url {url} is not an address: {error}.") from error
-    if parts.scheme != "http" or not host:
+    if parts.scheme != "http" or not host or parts.path.strip("/"):
         raise PlanError(f"--url must be http://HOST:PORT/, not {url}")
     if host not in LOCAL and really != host:
         raise PlanError(f"{host} is not this machine; add --really {host} if you own it.")

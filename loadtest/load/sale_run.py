@@ -88,7 +88,7 @@ class _FaultMonitor:
 
     def request_next(self) -> None:
         """Let the next holder inject the next requested fault once the last one is over."""
-        if self.requests and self.is_idle:
+        if self.requests and self.is_idle and not self.load.trigger.requested.value:
             self.load.trigger.requested.value = NAMES.index(self.requests.pop(0))
 
     def _is_over(self, injection: Injection) -> bool:
@@ -193,13 +193,15 @@ def _wait_for_workers(
     """Wait for the workers, replace those that the fault killed, and return the errors."""
     errors: list[str] = []
     waiting = {ours: number for number, (_, ours) in workers.items()}
-    parent = sys.stdin.fileno()
+    parent = [sys.stdin.fileno()]
     while waiting or not monitor.is_idle:
-        ready = wait([*waiting, parent, monitor.notices], timeout=PROGRESS_SECONDS)
+        ready = wait([*waiting, *parent, monitor.notices], timeout=PROGRESS_SECONDS)
         if monitor.notices in ready:  # before the pipe of the process that it killed
             monitor.receive()
-        if parent in ready:
-            for line in os.read(parent, 1 << 16).splitlines():
+        for file in [one for one in parent if one in ready]:
+            if not (lines := os.read(file, 1 << 16)):
+                parent = []  # it has ended, and a closed pipe is always ready
+            for line in lines.splitlines():
                 monitor.obey(json.loads(line))
         monitor.resume()
         monitor.request_next()

@@ -4,6 +4,7 @@ import pytest
 from django.core.management import CommandError
 
 from tests.loadtest.lab import verify
+from verification import soak
 from verification.soak import BACKENDS, Figures, growth
 
 
@@ -37,6 +38,12 @@ def test_growth_beyond_the_limits_is_a_breach(
     breaches, figures = growth(samples(*first, name=name), samples(*last, name=name))
     assert bool(breaches) is leaks
     assert figures[name]["to"] == (1051 if leaks and "kb" in name else figures[name]["to"])
+
+
+def test_lock_that_stays_held_is_a_breach_and_keeps_the_report(monkeypatch) -> None:
+    monkeypatch.setattr(soak, "TIMEOUT", 0.1)
+    monkeypatch.setattr(soak, "_held", lambda zookeeper: 2)
+    assert soak._leaks(0) == ["2 locks are held or waited for, and no visitor is left"]
 
 
 def test_replaced_process_is_a_breach() -> None:

@@ -114,6 +114,13 @@ def sign_out(buyers: Sequence[Buyer]) -> None:
         Session.objects.filter(session_key__in=keys).delete()
 
 
+def remove_accounts(buyers: Sequence[Buyer]) -> None:
+    """Delete the accounts of buyers who have ordered nothing else."""
+    for start in range(0, len(buyers), BATCH):
+        keys = [buyer.user.pk for buyer in buyers[start : start + BATCH]]
+        User.objects.filter(pk__in=keys, orders=None).delete()
+
+
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
     """Return the first attempt of each buyer, built in advance to save time under load."""
     return iter([buyer.post(path, buyer.form(sale, attempt=1)) for buyer in buyers])

@@ -100,7 +100,7 @@ def send_requests(
                 connected.pop(number).socket.close()
                 if following:
                     send(following, RESPONSE_TIMEOUT if hang_ups else 0.0)
-    last = replies[-1].received
+    last = replies[-1].received if replies else began
     return Replies(replies, began, min(ended, last), time.process_time() - cpu)
 
 

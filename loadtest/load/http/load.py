@@ -20,7 +20,7 @@ from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from devservers.process_pool import ProcessPool
-from loadtest.load.http.buyers import Buyer, batches, sign_out
+from loadtest.load.http.buyers import Buyer, batches, remove_accounts, sign_out
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.sale import open_sale, remove_sale
@@ -99,6 +99,7 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
         sign_out(buyers)
         remove_sale(sale)
+        remove_accounts(buyers)
 
 
 def _open_sale(asked: HttpLoad) -> Sale:

@@ -43,6 +43,8 @@ def test_process_pool_reports_errors_and_leaves_no_process():
 
     with ProcessPool(fail, 2) as pool, pytest.raises(PoolFailed, match="boom"):
         pool.results()
+    with ProcessPool(lambda number: os._exit(1)) as pool, pytest.raises(PoolFailed, match="killed"):
+        pool.results()
     with ProcessPool(lambda number: os.getpid(), 2) as pool:
         pids = pool.results()
     assert len(set(pids)) == 2

@@ -50,6 +50,18 @@ def test_requested_fault_is_injected_and_proved(fault: str, proof: str, end: str
     assert row["checked"]["facts"]["faults"] == 1
 
 
+def test_two_faults_requested_at_once_are_both_injected() -> None:
+    waiting = ["kill-holder", "kill-holder"]
+
+    def listen(event: dict[str, Any]) -> str | None:
+        is_selling = event["event"] == "progress" and event["sold"] > 0
+        return waiting.pop() if is_selling and waiting else None
+
+    (row,) = run(PLAN, listen)["runs"]
+    record_fault("kill-holder")
+    assert [fault["at"] is not None for fault in row["faults"]] == [True, True]
+
+
 def test_fault_requested_too_late_is_reported_as_not_injected() -> None:
     """The run has ended; the next one does not get its fault."""
     plan = Plan(backends=("redis",), disciplines=("fenced",), buyers=20, stock=5, repeats=2)

@@ -14,7 +14,7 @@ from loadtest.load.http import load
 from loadtest.load.http.load import HttpLoad
 from loadtest.load.sale import OPEN_FOR, open_sale, remove_sale
 from shop.administration.audit import audit_sale
-from shop.models import Order, Sale
+from shop.models import Order, Sale, User
 from shop.sales.queries import catalogue, current_sales, get_sale, past_sales
 from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force
@@ -73,6 +73,22 @@ def test_running_demo_is_found(shop, settings, tmp_path):
     assert demo_url() is None  # it was killed and could not remove its file
 
 
+@pytest.mark.parametrize("few", [["--attempts=1"], ["--buyers=1"]])
+def test_fewer_buyers_than_processes(shop, few):
+    report, code = lab("http", f"--url={shop}", "--stock=1", *few)
+    assert (code, report["orders"], report["winners"]) == (0, 1, 1)
+
+
+def test_accounts_of_buyers_are_deleted_but_not_those_of_customers(shop):
+    others = [User.objects.create(username=name) for name in ("lab-http-0", "lab-http-fan")]
+    sale = a_sale()
+    Order.objects.create(
+        sale=sale, customer=others[0], quantity=1, unit_price=1, key="k", pay_by=timezone.now()
+    )
+    lab("http", f"--url={shop}", "--attempts=12", "--stock=4", "--buyers=6", "--connections=2")
+    assert {*User.objects.filter(username__startswith="lab-http")} == {*others}
+
+
 def test_visitors_do_not_find_the_sale_of_a_load_test(db):
     listed = a_sale()
     sale = open_sale("lab-http-1", 5, product="lab-http", is_listed=False)
@@ -86,7 +102,14 @@ def test_visitors_do_not_find_the_sale_of_a_load_test(db):
 
 
 def test_other_machines_are_refused(db):
-    for url in ("http://example.com/", "https://127.0.0.1/", "ftp://x", "nonsense", "http://[1/"):
+    for url in (
+        "http://example.com/",
+        "https://127.0.0.1/",
+        "ftp://x",
+        "nonsense",
+        "http://[1/",
+        "http://127.0.0.1/shop/",
+    ):
         with pytest.raises(CommandError, match=r"url|not this machine") as refused:
             call_command("lab", "http", f"--url={url}")
         assert refused.value.returncode == 2
