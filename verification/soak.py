@@ -78,7 +78,7 @@ def main(asked: dict[str, Any]) -> Report:
                     if time.monotonic() > ends:
                         break
                     time.sleep(max(0.5, seconds / 200))
-        leaks = _leaks(zookeeper)
+        leaks = leaks_in(zookeeper)
     breaches, grew = growth(samples[WARM], samples[-1])
     ledger = [one for sale in sales for one in ledger_breaches(sale, visitors.ordered[sale.pk])]
     replaced = [one for one in breaches if one.endswith("another process")]
@@ -161,7 +161,7 @@ def _kind(key: bytes) -> str:
     return re.sub(r"[0-9A-Za-z]{32,}|[0-9a-f-]{16,}|\d+", "*", key.decode())
 
 
-def _held(zookeeper: int) -> int:
+def locks_held(zookeeper: int) -> int:
     """Return the number of locks that are held or waited for in all stores."""
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         held: int = len(client.keys("lock:*}"))
@@ -171,12 +171,12 @@ def _held(zookeeper: int) -> int:
     return held + rows + int(mntr(f"{HOST}:{zookeeper}")["zk_ephemerals_count"])
 
 
-def _leaks(zookeeper: int) -> list[str]:
+def leaks_in(zookeeper: int) -> list[str]:
     """Return the breach that locks are still held when no visitor is left, if they are."""
     try:
-        until(lambda: not _held(zookeeper), "the release of all locks", TIMEOUT)
+        until(lambda: not locks_held(zookeeper), "the release of all locks", TIMEOUT)
     except FaultFailed:
-        return [f"{_held(zookeeper)} locks are held or waited for, and no visitor is left"]
+        return [f"{locks_held(zookeeper)} locks are held or waited for, and no visitor is left"]
     return []
 
 

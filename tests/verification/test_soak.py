@@ -42,8 +42,8 @@ def test_growth_beyond_the_limits_is_a_breach(
 
 def test_lock_that_stays_held_is_a_breach_and_keeps_the_report(monkeypatch) -> None:
     monkeypatch.setattr(soak, "TIMEOUT", 0.1)
-    monkeypatch.setattr(soak, "_held", lambda zookeeper: 2)
-    assert soak._leaks(0) == ["2 locks are held or waited for, and no visitor is left"]
+    monkeypatch.setattr(soak, "locks_held", lambda zookeeper: 2)
+    assert soak.leaks_in(0) == ["2 locks are held or waited for, and no visitor is left"]
 
 
 def test_replaced_process_is_a_breach() -> None:

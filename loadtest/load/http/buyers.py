@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.models import Session
-from django.db import transaction
+from django.db import connection, transaction
 from django.http import HttpRequest
 from django.middleware.csrf import get_token
 from django.utils import timezone
@@ -115,10 +115,19 @@ def sign_out(buyers: Sequence[Buyer]) -> None:
 
 
 def remove_accounts(buyers: Sequence[Buyer]) -> None:
-    """Delete the accounts of buyers who have ordered nothing else."""
+    """Delete the accounts of buyers who have ordered nothing else.
+
+    In SQL: Django would also look for the load tests that they started, whose table is the lab's.
+    """
     for start in range(0, len(buyers), BATCH):
         keys = [buyer.user.pk for buyer in buyers[start : start + BATCH]]
-        User.objects.filter(pk__in=keys, orders=None).delete()
+        unused = User.objects.filter(pk__in=keys, orders=None).values_list("pk", flat=True)
+        if marks := ", ".join(["%s"] * len(unused)):
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"DELETE FROM {User._meta.db_table} WHERE id IN ({marks})",  # noqa: S608
+                    [*unused],
+                )
 
 
 def requests(buyers: Sequence[Buyer], path: str, sale: Sale) -> Iterator[bytes]:
