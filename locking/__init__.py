@@ -5,6 +5,8 @@
     with lock("report:42", timeout=2) as lease:  # LockTimeout if it stays held for 2 s
         ...                                      # lease.token grows with every grant
 
+If the lease is lost, the block runs on; `lease.check()` and the end of the block raise LockLost.
+
 The rest is in modules of its own: `policy`, `jobs`, `idempotency`, `single_flight`, `testing`.
 Most names are imported on first use: Django imports this package before settings are ready.
 """

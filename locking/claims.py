@@ -15,7 +15,7 @@ from django.utils.translation import gettext_noop
 
 from locking.caller import current_caller, new_owner
 from locking.exceptions import LockLost, LockMisuse
-from locking.fork import RenewedLock
+from locking.fork import ForkSafeLock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class LazyEvent:
         return self._is_set
 
 
-_interrupting = RenewedLock()
+_interrupting = ForkSafeLock()
 
 READER, WRITER = 0, -1
 """The `slots` of a claim that shares the lock with any number of others, or with no other one."""

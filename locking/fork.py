@@ -50,7 +50,7 @@ def _run() -> None:
             logger.exception("Callback failed in a forked child: %r", callback)
 
 
-class RenewedLock:
+class ForkSafeLock:
     """A lock that is new in a forked child, where the holder of the parent's does not exist."""
 
     def __init__(self) -> None:

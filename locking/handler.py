@@ -17,7 +17,7 @@ from django.dispatch import receiver
 from locking.caller import current_caller
 from locking.conf import backend_class, check_entry, lock_settings
 from locking.exceptions import LockError, LockMisuse, unknown
-from locking.fork import RenewedLock
+from locking.fork import ForkSafeLock
 from locking.lease.lease import State
 from locking.lease.store import LockStore
 
@@ -27,7 +27,7 @@ class LockHandler:
 
     def __init__(self) -> None:
         self._stores: dict[str, LockStore] = {}
-        self._guard = RenewedLock()
+        self._guard = ForkSafeLock()
 
     def __getitem__(self, alias: str) -> LockStore:
         store = self._stores.get(alias)

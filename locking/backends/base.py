@@ -113,7 +113,7 @@ class Backend(ABC):
         from now. Raise LockLost unless `owner` holds the lock with that token and depth 0. A second
         call of the same claim, after a lost reply, returns its grant.
         """
-        raise LockMisuse(f"{self.alias!r} cannot hand over a lease, unlike database.")
+        raise LockMisuse(f"{self.alias!r} cannot hand over a lease: use database or redis.")
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for an asyncio task; cancelling the task leaves no trace.

@@ -6,7 +6,8 @@ A lease is in one of these states:
       |----- hand_over -> HANDED_OVER
       `----- mark_lost -> LOST
 
-Before it is a `Claim`. Only HELD has ways out, so each end happens once, whichever thread is first.
+Before the grant there is only a `Claim`, which the lease keeps. Only HELD has ways out, so each end
+happens once, whichever thread is first. A lost lease stays the caller's until its release.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from locking.backends.base import Backend
 from locking.caller import current_caller, sync_to_async_call
 from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
-from locking.fork import RenewedLock, after_fork_in_child
+from locking.fork import ForkSafeLock, after_fork_in_child
 from locking.lease.scope import CancelScope
 from locking.lease.steps import Call, Steps, arun, run
 from locking.lease.watchdog import Renewer
@@ -39,7 +40,7 @@ OnLost: TypeAlias = "Callable[[Lease], object] | None"
 Ticket: TypeAlias = dict[str, Any]
 """A lease that was handed over, in values that JSON can represent."""
 
-_ending = RenewedLock()
+_ending = ForkSafeLock()
 
 
 class State(Enum):
@@ -168,21 +169,26 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """True if the grant ended before its release: expired, broken or taken over."""
-        return self.state in (State.LOST, State.HANDED_OVER) or time.monotonic() >= self.deadline
+        """True if the grant ended before its release: expired, broken, taken or handed over."""
+        if self.state is State.HELD:
+            return time.monotonic() >= self.deadline
+        return self.state in (State.LOST, State.HANDED_OVER)
 
     @property
-    def is_held(self) -> bool:
-        """True until the holder releases it; False in a forked child."""
+    def is_unreleased(self) -> bool:
+        """True until the holder releases it, also if it is lost; False in a forked child."""
         return self in self.table
 
     def check(self) -> None:
-        """Raise LockLost if the lease is lost.
+        """Raise LockLost if the lease is lost or released.
 
         The process may pause right after the check, so writes need the fence as well.
         """
-        if self.lost:
-            raise LockLost(f"{self.name!r} is no longer held by {self.owner}.")
+        if self.lost or self.state is not State.HELD:
+            raise self._lost_error()
+
+    def _lost_error(self) -> LockLost:
+        return LockLost(f"{self.name!r} is no longer held by {self.owner}.")
 
     def enter_again(self) -> Steps[bool]:
         """Count one more acquisition by the holder; return False if the lease is lost.
@@ -205,7 +211,8 @@ class Lease:
     def release(self) -> None:
         """Undo one acquisition; the last release frees the lock.
 
-        Raise LockLost if the lease was lost; the lock of a later holder is not touched.
+        Raise LockLost if the lease was lost; the lock of a later holder is not touched. An inner
+        release of a lost lease raises it only if it is the first to notice.
         """
         run(self.leave())
 
@@ -234,17 +241,20 @@ class Lease:
         except LockLost:
             self.mark_lost()
             raise
-        except LockUnavailable:
+        except LockUnavailable as error:
+            if known_lost:
+                self.mark_lost()
+                raise self._lost_error() from error
             self._become(State.UNCONFIRMED)
             raise
         if known_lost:
             self.mark_lost()
-            raise LockLost(f"{self.name!r} was lost before its release by {self.owner}.")
+            raise self._lost_error()
         self._become(State.RELEASED)
         self.log(logging.DEBUG, "lock released")
 
     def _end(self) -> bool:
-        """End the lease before its release in the store; return True if it was lost before."""
+        """Drop the lease before its release in the store; return True if it was lost before."""
         self.forget()
         self.claim.report_lost = None  # a cycle of references would wait for the garbage collector
         metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
@@ -272,7 +282,9 @@ class Lease:
         ttl, unless `lock.take_over(ticket)` continues it. Raise LockMisuse if the store cannot.
         """
         if not self.backend.capabilities.hands_over:
-            raise LockMisuse(f"{self.backend.alias!r} cannot hand over a lease, unlike database.")
+            raise LockMisuse(
+                f"{self.backend.alias!r} cannot hand over a lease: use database or redis."
+            )
         if self.claim.slots is not None:
             raise LockMisuse(f"{self.name!r} is shared: only a plain lock can be handed over.")
         if self.count > 1:
@@ -301,14 +313,14 @@ class Lease:
             self.renew_at = min(time.monotonic() + self.claim.ttl / 3, self.hold_until)
 
     def renew(self) -> None:
-        """Extend the grant by its ttl; mark the lease lost if the store says so."""
+        """Extend the grant to its ttl from now; mark the lease lost and raise LockLost if it is."""
         try:
             ttl = None
             while ttl != self.claim.ttl:  # the watchdog and the holder may extend at once
                 ttl = self.claim.ttl
                 self.claim.deadline = self.backend.extend(self.claim, self.token, ttl)
         except LockLost:
-            if self.is_held:  # else the holder released it during the request
+            if self.is_unreleased:  # else the holder released it during the request
                 self.mark_lost()
             raise
         self.schedule()
@@ -328,7 +340,8 @@ class Lease:
     def mark_lost(self) -> None:
         """Record the loss, and call `on_lost` the first time. An abandoned lease is discarded.
 
-        The callback runs in the holder's thread if the holder notices the loss, else in a new one.
+        Any thread may call it; the holder's block runs on, unless its scope is cancelled. The
+        callback runs in the holder's thread if the holder notices the loss, else in a new one.
         """
         if self.claim.is_abandoned:  # there is no holder left to release it
             self.table.discard(self)

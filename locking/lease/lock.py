@@ -1,4 +1,4 @@
-"""Locks on one name of one backend.
+"""The interface of all locks (`Lock`), and a lock in one named backend (`StoreLock`).
 
     with locks["redis"].lock("report:42", timeout=2) as lease:
         lease.token     # grows with every grant; pass it to the guarded resource
@@ -37,7 +37,7 @@ from locking.names import check_name, check_timeout, check_ttl, check_wait
 
 
 class LockOptions(TypedDict, total=False):
-    """The options of a lock; None takes the backend's setting."""
+    """The options of a lock. For `ttl` and `timeout`, None takes the backend's setting."""
 
     ttl: float | None
     """Seconds a grant lasts unless extended."""
@@ -46,7 +46,8 @@ class LockOptions(TypedDict, total=False):
     renew: bool
     """True if the watchdog extends the grant every third of its ttl while it is held."""
     on_lost: OnLost
-    """Called once with the lease when its loss is noticed, perhaps in a thread of its own."""
+    """Called once with the lease when its loss is noticed: in the holder's thread or task if that
+    notices it, else in a thread of its own. Without `renew` nobody else notices."""
     reentrant: bool
     """True if its holder may acquire it again; else the holder waits like any other caller."""
     max_hold: float | None
@@ -113,7 +114,7 @@ class Lock(ABC):
         return self.lease_of(current_caller())
 
     def locked(self) -> bool:
-        """Return whether any caller that this process can see holds the lock."""
+        """Return whether a caller that this process can see holds the lock; blocks for a reply."""
         return bool(self.holder_names())
 
     def owned(self) -> bool:
@@ -221,7 +222,10 @@ class Lock(ABC):
         return arun(self.finish(current_caller(), error))
 
     def finish(self, caller: object, error: BaseException | None) -> Steps[None]:
-        """End a block that raised `error` or nothing; raise LockLost in place of success."""
+        """End a block that raised `error` or nothing; raise LockLost in place of success.
+
+        A release without a reply is only logged, and an error of the block takes precedence.
+        """
         is_cancelled_by_loss = False
         try:
             lease = self._own(caller)

@@ -26,7 +26,7 @@ from locking.threads import start_thread
 
 logger = logging.getLogger("locking")
 
-Step = Callable[[], object]
+Job = Callable[[], object]
 
 RETRIES_PER_TTL = 20
 
@@ -58,7 +58,7 @@ class Renewable(Protocol):
         """True if it has ended."""
 
     @property
-    def is_held(self) -> bool:
+    def is_unreleased(self) -> bool:
         """True until its release."""
 
     def renew(self) -> None:
@@ -83,7 +83,7 @@ class Renewer:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.leases: set[Renewable] = set()
-        """The leases that are renewed."""
+        """The leases to renew, and those whose `max_hold` or whose holder may end."""
         self.left_behind: SimpleQueue[Renewable] = SimpleQueue()
         """Leases that the thread must release, because their transaction ended in another one."""
         self._wake = threading.Condition()
@@ -143,7 +143,7 @@ class Renewer:
             pause = min(self.next_renewal, idle) - time.monotonic()
             if pause > 0:
                 self._wake.wait(pause)
-        steps = deque(self._releases_left_behind())
+        jobs = deque(self._releases_left_behind())
         # The one that ends first comes first: a renewal may take long.
         for lease in sorted(leases, key=lambda lease: lease.deadline):
             if lease not in self.leases:
@@ -154,48 +154,48 @@ class Renewer:
                     lease.mark_lost()
             elif lease.claim.is_abandoned:
                 ended = "lock released: its thread or task has ended"
-                steps.append(partial(lease.give_up, ended))
+                jobs.append(partial(lease.give_up, ended))
             elif lease.renew_at <= time.monotonic():
-                steps.append(partial(self._renew, lease))
-        if steps:
-            self._perform(steps)
+                jobs.append(partial(self._renew, lease))
+        if jobs:
+            self._perform(jobs)
 
-    def _releases_left_behind(self) -> Iterator[Step]:
+    def _releases_left_behind(self) -> Iterator[Job]:
         while True:
             try:
                 lease = self.left_behind.get_nowait()
             except Empty:
                 return
-            if lease.is_held:
+            if lease.is_unreleased:
                 lease.forget()
                 yield partial(lease.give_up, "lock released: its transaction was dropped")
 
-    def _perform(self, steps: deque[Step]) -> None:
-        """Let a thread take the steps, and another one whenever it makes no progress."""
-        while steps:
+    def _perform(self, jobs: deque[Job]) -> None:
+        """Let a thread take the jobs, and another one whenever it makes no progress."""
+        while jobs:
             self.workers = [worker for worker in self.workers if not worker.done()]
             if len(self.workers) >= MAX_WORKERS:
                 wait(self.workers, PATIENCE, FIRST_COMPLETED)
                 continue
             try:
-                worker = start_thread(partial(self._take, steps))
+                worker = start_thread(partial(self._take, jobs))
             except RuntimeError:  # no more threads
-                self._take(steps)
+                self._take(jobs)
                 return
             self.workers.append(worker)
-            left = len(steps) + 1
-            while len(steps) < left and not worker.done():
-                left = len(steps)
+            left = len(jobs) + 1
+            while len(jobs) < left and not worker.done():
+                left = len(jobs)
                 wait([worker], PATIENCE)
 
-    def _take(self, steps: deque[Step]) -> None:
+    def _take(self, jobs: deque[Job]) -> None:
         while True:
             try:
-                step = steps.popleft()
+                job = jobs.popleft()
             except IndexError:
                 return
             try:
-                step()
+                job()
             except BaseException:  # the other leases need their renewal
                 logger.exception("Watchdog of %s failed, continuing", self.alias)
 

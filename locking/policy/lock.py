@@ -24,6 +24,7 @@ from locking.refresh import clock
 DRAIN_PAUSE = 0.05
 """Seconds between two reads of a policy that is draining."""
 TICKET_KEYS = {"backend", "name", "owner", "token", "ttl", "policy"}
+"""The keys of what `Lease.hand_over` returns."""
 LAST_READ = 0.05
 """Seconds that a caller whose time is over still waits for a read of the policy."""
 
@@ -31,7 +32,8 @@ LAST_READ = 0.05
 class PolicyLock(Lock):
     """A lock whose backend is chosen when it is acquired.
 
-    During a switch the caller waits until the switch is announced to all processes and the old
+    Without LOCK_POLICY it is the first backend of LOCKS, and no policy is read or switched. During
+    a switch the caller waits until the switch is announced to all processes and the old
     backend has no holder of this name any more; then the new backend grants.
     """
 
@@ -57,6 +59,7 @@ class PolicyLock(Lock):
         return max(chosen, key=lambda lease: (not lease.lost, lease.epoch), default=None)
 
     def _lock(self, alias: str) -> StoreLock:
+        """Return the store's lock; its timeout and `cancel_on_loss` are this object's affair."""
         return locks[alias].lock(
             self.name,
             ttl=self.ttl,

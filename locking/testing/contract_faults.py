@@ -89,10 +89,12 @@ class Faults(ContractBase):
         if knows and not expires:
             with suppress(LockError):
                 old.backend.release(claim, token)
-        later, next_claim = None, Claim(name=claim.name, ttl=LONG)
+        later, next_claim = None, claim
 
         def is_granted() -> bool:
-            nonlocal later
+            nonlocal later, next_claim
+            # New each time: the release of one whose reply was lost may be repeated later.
+            next_claim = Claim(name=claim.name, ttl=LONG)
             with suppress(LockUnavailable):
                 later = new.backend.acquire(next_claim, 1)
             return later is not None

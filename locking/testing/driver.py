@@ -35,7 +35,7 @@ class StoreDriver:
         return getattr(cls, hook) is not getattr(StoreDriver, hook)
 
     def recover(self) -> None:
-        """Undo all faults: after each test, and in some tests before their end."""
+        """Undo all faults: after each test that causes one, and in some before their end."""
 
     def close(self) -> None:
         """Stop the store after the tests of a class, each of which has a driver of its own."""

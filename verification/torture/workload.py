@@ -142,7 +142,7 @@ class Work:
         with self.recorder.operation("release", name=lease.name, owner=owner) as result:
             yield
             # Of the releases of a lost lock, only the outermost raises an error.
-            if lease.is_held and lease.lost and lease.state is not State.HANDED_OVER:
+            if lease.is_unreleased and lease.lost and lease.state is not State.HANDED_OVER:
                 result |= {"type": "fail", "error": "LockLost"}
 
     def acquire(self, lock: Lock, timeout: float, **fields: Any) -> Hold | None:

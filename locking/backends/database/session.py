@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from locking.backends.database.sql import SQLite, Statements
@@ -127,13 +127,13 @@ class SQLiteSession(Session):
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         super().__init__(raw, errors)
         raw.isolation_level = None
+        # Called after the wait for the file, where a value would be behind the clock.
+        raw.create_function("now_us", 0, lambda: time.time_ns() // 1000)
         # Only a crash of the machine can then undo a commit, and it ends all holders too.
         raw.execute("PRAGMA synchronous = NORMAL")
 
     def _run(self, sql: str, values: dict[str, Any]) -> tuple[int, Rows]:
-        # A statement that waits for the file is behind the clock then: it sees longer leases.
-        now = time.time_ns() // 1000
-        found = self.raw.execute(_colons(sql), {**values, "now": now})
+        found = self.raw.execute(_colons(sql), values)
         rows = found.fetchall()
         return int(found.rowcount), rows
 
@@ -254,20 +254,25 @@ class UserLockSession(Session):
     @contextmanager
     def interruptible(self, claim: Claim) -> Iterator[None]:
         """Raise Cancelled in the block when the claim is cancelled, by closing the connection."""
-        claim.interrupt = self._interrupt
-        try:
-            if claim.cancelled.is_set():
-                raise Cancelled
-            yield
-        except (ConnectionLost, self._errors) as error:
-            if claim.cancelled.is_set():
-                raise Cancelled from None
-            raise error if isinstance(error, ConnectionLost) else self.translate(error) from error
-        finally:
-            claim.end_wait()  # before another connection gets the descriptor
+        # A descriptor of its own: the driver's may be closed, and be that of another connection.
+        with self._socket() as connection:
+            claim.interrupt = partial(_shut_down, connection)
+            try:
+                if claim.cancelled.is_set():
+                    raise Cancelled
+                yield
+            except (ConnectionLost, self._errors) as error:
+                if claim.cancelled.is_set():
+                    raise Cancelled from None
+                if isinstance(error, ConnectionLost):
+                    raise
+                raise self.translate(error) from error
+            finally:
+                claim.end_wait()
         if claim.cancelled.is_set():  # the connection is closed, perhaps after the reply
             raise Cancelled
 
-    def _interrupt(self) -> None:
-        with suppress(OSError), self._socket() as connection:  # the wait may have ended meanwhile
-            connection.shutdown(socket.SHUT_RDWR)
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):  # the server has closed it
+        connection.shutdown(socket.SHUT_RDWR)

@@ -29,7 +29,7 @@ from locking.backends.database.session import (
 from locking.backends.database.sql import digest
 from locking.claims import Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
-from locking.fork import RenewedLock
+from locking.fork import ForkSafeLock
 
 PROBE_SECONDS = 60.0
 """Seconds between two tests whether the server of a waiting statement can still be reached."""
@@ -57,7 +57,7 @@ class SessionLocks(DatabaseLocks[UserLockSession]):
         super().__init__(alias, **settings)
         self._watched: select.epoll | None = None
         """The connections of locks; None while no thread watches them."""
-        self._starting = RenewedLock()
+        self._starting = ForkSafeLock()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Wait in the server's queue; a cancelled claim closes the connection."""

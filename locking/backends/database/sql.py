@@ -28,37 +28,37 @@ def digest(text: str) -> str:
 
 
 class SQLite:
-    """Waiters poll. `now` is the machine's clock: SQLite would round it to milliseconds."""
+    """Waiters poll. `now_us` reads the machine's clock: SQLite would round it to milliseconds."""
 
-    take = """UPDATE locking_lockrow SET token = MAX(token + 1, %(now)s), owner = %(owner)s,
-        ttl = %(ttl)s, lock_count = 1, expires_at = %(now)s + %(ttl)s, waiter_until = 0
-        WHERE digest = %(key)s AND expires_at <= %(now)s
-        AND (waiter_until <= %(now)s OR waiter = %(owner)s) RETURNING token"""
+    take = """UPDATE locking_lockrow SET token = MAX(token + 1, now_us()), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = now_us() + %(ttl)s, waiter_until = 0
+        WHERE digest = %(key)s AND expires_at <= now_us()
+        AND (waiter_until <= now_us() OR waiter = %(owner)s) RETURNING token"""
     create = """INSERT INTO locking_lockrow
         (digest, name, owner, ttl, lock_count, token, expires_at, waiter, waiter_until)
-        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, %(now)s, %(now)s + %(ttl)s, '', 0)
+        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, now_us(), now_us() + %(ttl)s, '', 0)
         ON CONFLICT DO NOTHING RETURNING token"""
-    take_over = """UPDATE locking_lockrow SET token = MAX(token + 1, %(now)s), owner = %(owner)s,
-        ttl = %(ttl)s, lock_count = 1, expires_at = %(now)s + %(ttl)s
+    take_over = """UPDATE locking_lockrow SET token = MAX(token + 1, now_us()), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = now_us() + %(ttl)s
         WHERE digest = %(key)s AND owner = %(sender)s AND token = %(token)s AND lock_count = 0
-        AND expires_at > %(now)s RETURNING token"""
+        AND expires_at > now_us() RETURNING token"""
     free = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
-    extend = """UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = %(now)s + %(ttl)s
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
+    extend = """UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = now_us() + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
     set_depth = """UPDATE locking_lockrow SET lock_count = %(depth)s
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > %(now)s"""
-    _columns = """SELECT name, owner, token, expires_at - %(now)s, ttl, lock_count, waiter,
-        waiter_until - %(now)s FROM locking_lockrow"""
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
+    _columns = """SELECT name, owner, token, expires_at - now_us(), ttl, lock_count, waiter,
+        waiter_until - now_us() FROM locking_lockrow"""
     read = f"{_columns} WHERE digest = %(key)s"
-    inspect = f"{_columns} WHERE expires_at > %(now)s"
-    repair = """UPDATE locking_lockrow SET expires_at = MIN(expires_at, %(now)s + ttl),
+    inspect = f"{_columns} WHERE expires_at > now_us()"
+    repair = """UPDATE locking_lockrow SET expires_at = MIN(expires_at, now_us() + ttl),
         waiter_until = 0 WHERE digest = %(key)s"""
-    reserve = """UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = %(now)s + %(ttl)s
-        WHERE digest = %(key)s AND (waiter_until <= %(now)s OR waiter = %(owner)s)"""
+    reserve = """UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = now_us() + %(ttl)s
+        WHERE digest = %(key)s AND (waiter_until <= now_us() OR waiter = %(owner)s)"""
     break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
-        token = token + 1 WHERE digest = %(key)s AND expires_at > %(now)s"""
-    _is_idle = "expires_at < %(now)s - %(ttl)s AND token < %(now)s - %(ttl)s"
+        token = token + 1 WHERE digest = %(key)s AND expires_at > now_us()"""
+    _is_idle = "expires_at < now_us() - %(ttl)s AND token < now_us() - %(ttl)s"
     idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
     delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
 

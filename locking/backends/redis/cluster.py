@@ -15,7 +15,7 @@ from locking.backends.redis.addresses import group_of
 from locking.backends.redis.connection import Connection, Refused, may_repeat
 from locking.backends.redis.pool import NOT_RESPONDING, ConnectionPool, redis_breaker
 from locking.exceptions import LockUnavailable
-from locking.fork import RenewedLock
+from locking.fork import ForkSafeLock
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Cluster(ConnectionPool):
         self._known = list(group.members)
         self._slots: list[str] = []
         tags()  # now, and not in each thread that acquires first while others hold a lease
-        self._guard = RenewedLock()
+        self._guard = ForkSafeLock()
         self.is_stale = True
 
     def of(self, name: str) -> _Slot:  # type: ignore[override]
@@ -109,11 +109,11 @@ class Cluster(ConnectionPool):
             for url in dict.fromkeys([*self._known, *self._group.members]):
                 if not self.is_stale or time.monotonic() > until:
                     break
-                breaker = redis_breaker(url)
-                if breaker.is_open:
+                if redis_breaker(url).is_open:
                     continue
                 try:
-                    node = Connection(url, timeout=limit, connect_timeout=limit, breaker=breaker)
+                    # Without the breaker: requests have more time than this question.
+                    node = Connection(url, timeout=limit, connect_timeout=limit)
                     reply = node.command("CLUSTER", "SLOTS")
                     node.close()
                 except LockUnavailable as error:

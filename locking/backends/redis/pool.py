@@ -20,6 +20,8 @@ T = TypeVar("T")
 MAX_IDLE = 64
 PROBE_SECONDS = 0.8
 """Time-out of the circuit breaker's probe."""
+USE_SECONDS = 0.25
+"""The same where a server that is slower than that is of no use."""
 NOT_RESPONDING = "Redis has not responded for a while."
 
 
@@ -30,6 +32,8 @@ def redis_breaker(url: str, *, until_reply: bool = False) -> CircuitBreaker:
     With `until_reply`, errors do not close it: it is open while the server cannot be used.
     """
     limit = PROBE_SECONDS / (2 if "+sentinel:" in url else 1)  # the next master may be there
+    if until_reply:
+        limit = USE_SECONDS
 
     def probe() -> None:
         try:

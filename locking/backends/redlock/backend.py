@@ -277,7 +277,12 @@ class RedLockBackend(Backend):
 
     def break_lock(self, name: str) -> bool:
         """Delete the key on every master; the holder's next call raises LockLost."""
-        return self._tell(pack("DEL", self._prefix + name), self._majority_timeout)
+        command = pack("DEL", self._prefix + name)
+        with self._borrowed(command) as quorum:
+            votes = quorum.ask(quorum.connections(), command, self._majority_timeout)
+            if count(votes, YES + NO) < quorum.majority:
+                raise quorum.unavailable(votes)
+        return count(votes, YES) > 0
 
     def close(self) -> None:
         """Close the idle connections; held locks open new ones when needed."""
@@ -292,13 +297,14 @@ class RedLockBackend(Backend):
         quorum.undo = undo
         try:
             yield quorum
-        except LockUnavailable:
-            raise
-        except BaseException:
-            quorum.send_undo_and_close()
-            raise
-        finally:
             self.pool.give(quorum)
+        except LockUnavailable:
+            self.pool.give(quorum)
+            raise
+        except BaseException:  # perhaps of a signal handler, after the grant
+            quorum.send_undo_and_close()
+            self.pool.give(quorum)
+            raise
 
     def _take(self, claim: Claim, token: int) -> bytes:
         key, ttl = self._prefix + claim.name, milliseconds(claim.ttl)

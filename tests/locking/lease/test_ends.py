@@ -9,10 +9,11 @@ from celery.signals import task_postrun, task_prerun
 from django.core.signals import request_finished, request_started
 from django.db import transaction
 
-from devservers.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, locks
 from locking.jobs import tasks
-from tests.locking.scripted import PATH, ScriptedBackend
+from locking.lease import State
+from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 assert tasks  # connects the signals
 
@@ -87,6 +88,32 @@ def test_block_is_cancelled_when_its_lease_is_lost(backend, is_waiting: bool) ->
 
     assert asyncio.run(main()) == 0, "the task stays cancelled"
     assert not reached
+
+
+def test_loss_is_raised_also_if_the_store_is_silent_at_the_end(backend) -> None:
+    """As after an outage: the lease ended, and the store does not reply to the release."""
+    backend.backend.then("release", unavailable)
+    with pytest.raises(LockLost), backend.lock("a") as lease:
+        lease.mark_lost()
+    assert lease.state is State.LOST
+
+    async def work() -> None:
+        backend.backend.then("release", unavailable)
+        async with backend.lock("b", cancel_on_loss=True) as lease:
+            lease.mark_lost()
+            await asyncio.sleep(WAIT_TIMEOUT)
+
+    with pytest.raises(LockLost):
+        asyncio.run(work())
+
+
+def test_released_lease_is_neither_lost_nor_held(backend) -> None:
+    with backend.lock("a", ttl=0.05) as lease:
+        pass
+    with pytest.raises(LockLost):
+        lease.check()
+    until(lambda: lease.remaining == 0, "the end of its ttl")
+    assert not lease.lost
 
 
 def test_cancellation_from_outside_at_the_end_of_the_block_arrives(backend) -> None:

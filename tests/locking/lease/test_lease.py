@@ -82,10 +82,10 @@ def test_leases_of_one_holder_may_be_released_in_any_order() -> None:
     backend = create("none", {"BACKEND": "locking.backends.none.NoneBackend"})
     slots = backend.lock("a", reentrant=False)
     first, second, third = (acquired(slots) for _ in range(3))
-    assert first.is_held
+    assert first.is_unreleased
     for lease in (second, first, third):
         lease.release()
-        assert not lease.is_held
+        assert not lease.is_unreleased
     assert slots.lease is None
     assert not backend.held
 
@@ -195,7 +195,7 @@ def test_release_after_the_deadline_raises_lock_lost() -> None:
     lock = backend.lock("a", renew=False)
     lock.acquire()
     lock.lease.claim.deadline = time.monotonic()
-    with pytest.raises(LockLost, match="before its release"):
+    with pytest.raises(LockLost, match="no longer held"):
         lock.release()
     assert not backend.inspect(), "the lock was not released in the store"
 

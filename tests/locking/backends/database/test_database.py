@@ -23,7 +23,7 @@ from pytest_django import DjangoDbBlocker
 from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, locks
 from locking.backends.database.backend import DatabaseBackend
-from locking.backends.database.sql import SECOND
+from locking.backends.database.sql import SECOND, digest
 from locking.claims import Claim
 from locking.conf import backend_class
 from locking.jobs.tasks import sweep_dead_locks
@@ -58,6 +58,29 @@ def test_row_records_owner_and_depth(backend: DatabaseBackend) -> None:
         assert (row.owner, row.token, row.lock_count) == (lease.owner, lease.token, 2)
     row.refresh_from_db()
     assert (row.owner, row.token, row.lock_count) == ("", lease.token, 0)
+
+
+@pytest.mark.only("sqlite")
+def test_statement_that_waited_for_the_file_cuts_no_lease(backend: DatabaseBackend) -> None:
+    """It reads the clock after the wait: an extension of that time must not be taken back."""
+    held = claim("n", "me", ttl=1.0)
+    backend.acquire(held, 0)
+    waits, key = threading.Event(), digest("n")
+
+    def repair(session: Any) -> None:
+        waits.set()
+        session.run(session.sql.repair, {"key": key})
+
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        LockRow.objects.update(lock_count=1)  # locks the file
+        repairing = pool.submit(backend.pool.call, repair)
+        waits.wait(5)
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 0.3, "the statement waiting for the file")
+        ends = time.time_ns() // 1000 + SECOND
+        LockRow.objects.update(expires_at=ends)
+    repairing.result(5)
+    assert LockRow.objects.get(name="n").expires_at == ends
 
 
 def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
