@@ -47,7 +47,7 @@ class LockOptions(TypedDict, total=False):
     """True if the watchdog extends the grant every third of its ttl while it is held."""
     on_lost: OnLost
     """Called once with the lease when its loss is noticed: in the holder's thread or task if that
-    notices it, else in a thread of its own. Without `renew` nobody else notices."""
+    notices it, else in a thread of its own. Without `renew`, it is noticed at the release."""
     reentrant: bool
     """True if its holder may acquire it again; else the holder waits like any other caller."""
     max_hold: float | None
