@@ -22,7 +22,7 @@ from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_file, add_numbers
 from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.stores import ExperimentFailed
-from verification.torture.catalogue import CONTROLS, STORES, WORKLOADS, workloads_of
+from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import WORK_SECONDS, Plan, generate
 from verification.torture.reduce import reduce
 from verification.torture.runner import Run, Torture
@@ -38,6 +38,8 @@ LIMITS = {
 }
 RUNS_PER_BACKEND = 5
 """Runs on the servers of one backend before those of the next are started."""
+MARK_RUNS = 10
+"""Runs of a workload after which each of its marks must have been reached."""
 COLUMNS = "backend", "runs", "grants", "faults", "undecided", "violations"
 
 
@@ -77,7 +79,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
         signal.signal(signal.SIGINT, before)
     report = session.report()
     terminal.show(report, _describe)
-    return 1 if report["failures"] or report["problem"] else 0
+    return 1 if report["failures"] or report["problem"] or report["unreached"] else 0
 
 
 def plans(options: dict[str, Any]) -> Iterator[Plan]:
@@ -124,6 +126,8 @@ class Session:
         self._started = time.monotonic()
         self.rows: dict[str, dict[str, Any]] = {}
         self._failures: list[dict[str, Any]] = []
+        self.marks: dict[str, Counter[str]] = {}
+        """By workload: its runs, and what was counted in them."""
         self._guard = threading.Lock()
         self.stop = threading.Event()
         self.problem = ""
@@ -190,6 +194,7 @@ class Session:
         row["faults"] += Counter(fault.kind for fault, proof in result.proofs if proof)
         row["undecided"] += result.undecided
         row["violations"] += bool(result.violations)
+        self.marks.setdefault(plan.workload, Counter()).update(result.counts, runs=1)
         if self._options["each"]:
             sys.stderr.write(f"{_line(result)}\n")
 
@@ -197,7 +202,20 @@ class Session:
         """Return the results of the runs that are complete."""
         seconds, rows = round(time.monotonic() - self._started), list(self.rows.values())
         head = {"seed": self._options["seed"], "seconds": seconds, "problem": self.problem}
-        return head | {"backends": rows, "failures": self._failures}
+        return head | {
+            "backends": rows,
+            "failures": self._failures,
+            "marks": {
+                workload: {name: seen[name] for name in ("runs", *MARKS[workload])}
+                for workload, seen in self.marks.items()
+            },
+            "unreached": [
+                f"{workload}: {name}"
+                for workload, seen in self.marks.items()
+                for name in MARKS[workload]
+                if not seen[name] and seen["runs"] >= MARK_RUNS
+            ],
+        }
 
 
 def _row(backend: str) -> dict[str, Any]:
@@ -230,6 +248,8 @@ def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
         rows.append([str(one[name]) for name in COLUMNS] + [faults])
         rows[-1][3] = str(sum(one["faults"].values()))
     terminal.table((*COLUMNS, "by kind"), rows)
+    for mark in report["unreached"]:
+        terminal.print(terminal.verdict(f"Never reached: {mark}", is_expected=False))
     for one in report["failures"]:
         plan = one["plan"]
         what = f"seed {plan['seed']}, {plan['backend']}, {plan['workload']}"

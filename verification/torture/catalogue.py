@@ -80,6 +80,19 @@ WORKLOADS: dict[str, Callable[[Store], bool]] = {
     "stock": lambda store: False,
 }
 """Each with the backends that can run it; shops run the last one, and no other."""
+MARKS: dict[str, tuple[str, ...]] = {
+    "mutex": ("grants", "timeouts", "lost", "unavailable"),
+    "reentrant": ("re-entries",),
+    "fenced": ("writes", "stale"),
+    "asyncio": ("grants", "cancelled"),
+    "semaphore": ("grants", "timeouts"),
+    "read-write": ("grants", "timeouts"),
+    "hand-over": ("hand-overs", "continued"),
+    "two-stores": ("neighbours",),
+    "switch": ("grants", "switches"),
+    "stock": ("grants", "cancel", "pay"),
+}
+"""States that the runs of a workload must reach: runs that never reach them prove nothing."""
 HOLDING = ("mutex", "fenced", "asyncio")
 """Those that acquire and release one lock."""
 

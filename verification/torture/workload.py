@@ -205,6 +205,7 @@ class Work:
                     lease = self.granted(result, lock.lease)
                     # If that one is lost, this is no re-entry.
                     is_inner = before is not None and lease is before[1]
+                    self.counts["re-entries"] += is_inner
                     result["owner"] = before[0] if before and is_inner else self.owner()
                     held.append((result["owner"], lease))
                 time.sleep(self.seconds(rng))
@@ -250,6 +251,7 @@ class Work:
             with self.acquiring(owner, lock.name) as result:
                 lock.acquire()
                 lease = self.granted(result, lock.lease)
+            self.counts["continued"] += 1
             time.sleep(self.seconds(rng))
             return self.release(lock, owner, lease)
         mine = self.backend.lock(rng.choice(self.names))
@@ -257,6 +259,7 @@ class Work:
             try:
                 with self.releasing(*held[1:]):
                     ticket = held[2].hand_over()
+                    self.counts["hand-overs"] += 1
             finally:
                 with suppress(LockLost):
                     mine.release()
@@ -326,6 +329,7 @@ class Work:
                 lease = self.granted(result, lock.lease)
         if lease is None:
             assert lock.lease is None, "a cancelled acquire left a lease"
+            self.counts["cancelled"] += 1
             return
         await asyncio.sleep(self.seconds(rng))
         with self.releasing(owner, lease):

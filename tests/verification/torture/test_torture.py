@@ -15,10 +15,17 @@ from django.core.management import CommandError
 from devservers.faults.waiting import FaultFailed
 from tests.loadtest.lab import verify
 from verification.cli.torture import plans
-from verification.torture.catalogue import ALIAS, ON_LINKS, STORES, kinds_of
+from verification.torture.catalogue import (
+    ALIAS,
+    MARKS,
+    ON_LINKS,
+    STORES,
+    WORKLOADS,
+    kinds_of,
+)
 from verification.torture.commands import Commands
 from verification.torture.plan import MANY, OPERATOR, Fault, Plan, generate
-from verification.torture.runner import Torture
+from verification.torture.runner import Run, Torture
 
 RUNS = 2 * int(os.environ.get("ROUNDS", "1"))
 SEED = int(os.environ.get("SEED", "42"))
@@ -62,6 +69,25 @@ def test_fixed_seeds_keep_the_promises(backend: str, seed: int, workload: str) -
     assert (report["failures"], code) == ([], 0)
     assert row["grants"] > 0
     assert sum(row["faults"].values()) > 0
+
+
+@pytest.mark.parametrize(("runs", "unreached"), [(9, []), (10, ["switch: switches"])])
+def test_campaign_that_never_reaches_a_mark_fails(
+    runs: int, unreached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a workload switched nothing for weeks, and each of its runs was ok."""
+    monkeypatch.setattr(
+        "verification.cli.torture.Torture.run",
+        lambda self, plan: Run(plan, [], 0, {"grants": 5, "switches": 0}),
+    )
+    options = "--backend=redis", "--workload=switch", f"--runs={runs}"
+    report, code = verify("torture", *options)
+    assert (report["unreached"], code) == (unreached, bool(unreached))
+    assert report["marks"]["switch"] == {"runs": runs, "grants": 5 * runs, "switches": 0}
+
+
+def test_every_workload_has_marks() -> None:
+    assert MARKS.keys() == WORKLOADS.keys()
 
 
 def test_switches_take_place() -> None:
