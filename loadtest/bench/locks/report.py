@@ -64,7 +64,7 @@ PEER_TARGETS = (
     ("redis", "redis-py Lock", "x redis-py Lock", "pairs_per_second", ">=", 2),
     *(
         (f"{one} writer", one, "x plain lock, uncontended", "pairs_per_second", ">=", 0.8)
-        for one in ("redis", "zookeeper", "postgresql_session")
+        for one in ("redis", "zookeeper")
     ),
     ("zookeeper", "kazoo Lock", "x kazoo Lock, uncontended", "pairs_per_second", ">=", 1.2),
     ("zookeeper", "kazoo Lock", "wave, x kazoo", "wave_ms", "<=", 1),

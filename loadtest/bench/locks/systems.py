@@ -83,6 +83,6 @@ OURS: dict[str, tuple[Family, float | None]] = {
 for _name, (_family, _session) in OURS.items():
     _opener = partial(_open, "database" if _name == "postgresql" else _name)
     system(_name, _family, "ours", session=_session)(_opener)
-for _name in ("redis", "zookeeper", "postgresql_session"):
+for _name in ("redis", "zookeeper"):
     _family, _session = OURS[_name]
     system(f"{_name} writer", _family, "ours", session=_session)(partial(_open_writer, _name))

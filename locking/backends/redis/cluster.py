@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from redis.crc import key_slot
 
 from locking.backends.redis.addresses import group_of
-from locking.backends.redis.connection import Connection, Refused, may_repeat
+from locking.backends.redis.connection import Connection, Refused, is_timeout, may_repeat
 from locking.backends.redis.pool import NOT_RESPONDING, ConnectionPool, redis_breaker
 from locking.exceptions import LockUnavailable
 from locking.fork import ForkSafeLock
@@ -105,7 +105,7 @@ class Cluster(ConnectionPool):
         limit = self.connect_timeout / 3
         until = time.monotonic() + 2 * self.connect_timeout
         with self._guard:
-            failure = LockUnavailable(NOT_RESPONDING)
+            failure, silent = LockUnavailable(NOT_RESPONDING), list[str]()
             for url in dict.fromkeys([*self._known, *self._group.members]):
                 if not self.is_stale or time.monotonic() > until:
                     break
@@ -118,6 +118,8 @@ class Cluster(ConnectionPool):
                     node.close()
                 except LockUnavailable as error:
                     failure = error
+                    if is_timeout(error):
+                        silent.append(url)
                     continue
                 slots, known = [""] * SLOTS, {url: True}
                 for begin, end, *nodes in reply:
@@ -125,6 +127,9 @@ class Cluster(ConnectionPool):
                     slots[begin : end + 1] = urls[:1] * (end + 1 - begin)
                     known.update(dict.fromkeys(urls, True))
                 self._slots, self._known, self.is_stale = slots, list(known), False
+            if self.is_stale:
+                for url in silent:  # then none replies: the next calls need not wait for that
+                    redis_breaker(url).open()
             if not self._slots:
                 raise LockUnavailable("No node of the Redis Cluster responds.") from failure
 
