@@ -38,7 +38,7 @@ LIMITS = {
 }
 RUNS_PER_BACKEND = 5
 """Runs on the servers of one backend before those of the next are started."""
-MARK_RUNS = 10
+MARK_RUNS = 50
 """Runs of a workload after which each of its marks must have been reached."""
 COLUMNS = "backend", "runs", "grants", "faults", "undecided", "violations"
 

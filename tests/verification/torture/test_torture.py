@@ -71,7 +71,7 @@ def test_fixed_seeds_keep_the_promises(backend: str, seed: int, workload: str) -
     assert sum(row["faults"].values()) > 0
 
 
-@pytest.mark.parametrize(("runs", "unreached"), [(9, []), (10, ["switch: switches"])])
+@pytest.mark.parametrize(("runs", "unreached"), [(49, []), (50, ["switch: switches"])])
 def test_campaign_that_never_reaches_a_mark_fails(
     runs: int, unreached: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
