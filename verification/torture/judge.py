@@ -26,8 +26,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.history import checker
-from loadtest.history.checker import Promise
 from loadtest.history.recorder import Event, history
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
@@ -106,9 +104,6 @@ def judge(plan: Plan, folder: Path) -> Judgement:
     fences = plan.store.capabilities.fencing and (excludes or plan.workload != "reentrant")
     if fences and (fenced := FENCED.get(plan.workload)):
         found.linearizable("fencing", events, fenced)
-        if plan.workload != "reentrant":
-            tokens = checker.check(events, None, Promise(exclusive=False)).breaches
-            found.violations += [f"fencing: {breach}" for breach in tokens]
     if plan.workload == "fenced":
         found.violations += lost_writes(events, folder / REGISTER)
     return found
