@@ -14,7 +14,7 @@ from django.core.management import CommandError
 
 from devservers.faults.waiting import FaultFailed
 from tests.loadtest.lab import verify
-from verification.cli.torture import plans
+from verification.torture.campaign import plans, reduce
 from verification.torture.catalogue import (
     ALIAS,
     MARKS,
@@ -77,8 +77,8 @@ def test_campaign_that_never_reaches_a_mark_fails(
 ) -> None:
     """As when a workload switched nothing for weeks, and each of its runs was ok."""
     monkeypatch.setattr(
-        "verification.cli.torture.Torture.run",
-        lambda self, plan: Run(plan, [], 0, {"grants": 5, "switches": 0}),
+        "verification.torture.campaign.Torture.run",
+        lambda self, plan: Run(plan, [], counts={"grants": 5, "switches": 0}),
     )
     options = "--backend=redis", "--workload=switch", f"--runs={runs}"
     report, code = verify("torture", *options)
@@ -131,6 +131,11 @@ def test_a_process_that_ends_does_not_change_the_verdict_on_the_next_run() -> No
         assert torture.run(second).violations == []
 
 
+@pytest.mark.parametrize("needed", [[], [3], [0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
+def test_only_the_needed_faults_are_kept(needed: list[int]) -> None:
+    assert reduce(6, lambda numbers: set(needed) <= set(numbers)) == needed
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -150,9 +155,9 @@ def test_wrong_arguments_are_refused(wrong: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["redis", "database-mariadb", "database-postgresql"])
 def test_each_fault_leaves_its_proof(backend: str) -> None:
-    """Faults of one target follow each other; that of a replaced server comes last."""
+    """Faults of one target follow each other."""
     targets = {"kill": 1, "stop": 2, **dict.fromkeys(ON_LINKS, 3), "late-commit": OPERATOR}
-    begin = {"late-commit": 0.1, "promote": 3.5}
+    begin = {"late-commit": 0.1}
     workload = "mutex" if backend == "redis" else "switch"  # that one commits
     plan = Plan(seed=1, backend=backend, workload=workload, names=MANY, faults=())
     of_servers = set(kinds_of(backend)) - targets.keys()
