@@ -114,9 +114,9 @@ def audit_sale(*, sale: Any) -> Any:
 
 def check(events: Any, dump: Any, promise: Any) -> Any:
     """Check a history and record the result."""
-    from loadtest.history import checker
+    from loadtest.kernel import judges
 
-    findings = checker.check(events, dump, promise)
+    findings = judges.check(events, dump, promise)
     record_outcome("checker ok" if findings.ok else "found by the checker")
     return findings
 

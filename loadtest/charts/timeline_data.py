@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 
 SECOND = 1_000_000_000
 SAME = SECOND // 500

@@ -8,10 +8,10 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from loadtest.charts.source import SourceLine, line_of
 from loadtest.charts.timeline_data import SECOND, WATCHDOG, TimelineData, lane_title, own, read
 from loadtest.charts.timeline_storage import stock_text
-from loadtest.history.recorder import Event
-from loadtest.history.source import SourceLine, line_of
+from loadtest.kernel.history import Event
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
 

@@ -26,9 +26,9 @@ from redis import Redis
 from devservers import HOST
 from devservers.base import START_TIMEOUT
 from devservers.faults.worker import emit
-from loadtest.history.checker import Promise, check
-from loadtest.history.lost_updates import lost_updates
-from loadtest.history.recorder import dump, history
+from loadtest.kernel.history import dump, history
+from loadtest.kernel.judges import Promise, check
+from loadtest.kernel.lost_updates import lost_updates
 from loadtest.load.fault_plan import FAULTS, TTL, marks
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale

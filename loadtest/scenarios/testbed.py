@@ -14,8 +14,8 @@ from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
 from devservers.faults.injectors import Fault
 from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
-from loadtest.history.checker import Promise, check
-from loadtest.history.recorder import Recorder, history
+from loadtest.kernel.history import Recorder, history
+from loadtest.kernel.judges import Promise, check
 from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy

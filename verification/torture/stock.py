@@ -21,7 +21,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, close_old_connections, connections
 from django.http import HttpResponse
 
-from loadtest.history.recorder import Recorder, dump
+from loadtest.kernel.history import Recorder, dump
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
 from shop.administration.audit import audit_sale

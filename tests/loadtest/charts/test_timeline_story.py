@@ -9,9 +9,8 @@ import pytest
 from django.conf import settings
 from django.utils import translation
 
-from loadtest.charts import timeline, timeline_data
-from loadtest.history import source
-from loadtest.history.source import line_of
+from loadtest.charts import source, timeline, timeline_data
+from loadtest.charts.source import line_of
 from loadtest.scenarios import SCENARIOS, export
 from tests.loadtest.charts.drawn import SVG, event, parse, paused, texts, told
 
@@ -92,7 +91,7 @@ def test_line_of_a_write_is_that_of_the_strategy(guard: str, part: str) -> None:
 
 
 def test_every_line_of_the_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, a line was changed: update its part in loadtest/history/source.py."""
+    """If this fails, a line was changed: update its part in loadtest/charts/source.py."""
     assert source.ACQUIRE.keys() == source.RELEASE.keys()
     for alias in source.ACQUIRE:
         for do in ("acquire", "release"):

@@ -3,7 +3,7 @@
 import pytest
 from django.utils import translation
 
-from loadtest.history.lost_updates import lost_updates
+from loadtest.kernel.lost_updates import lost_updates
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan, PlanError
 from loadtest.load.report import met, sentence, words

@@ -17,8 +17,8 @@ from devservers import Redis, start_all, stop_all
 from devservers.faults.clock import Clock
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
-from loadtest.history.checker import Promise
-from loadtest.history.recorder import Event, dump, history
+from loadtest.kernel.history import Event, dump, history
+from loadtest.kernel.judges import Promise
 from locking import locks
 from shop.models import Sale
 from shop.sales.stock_lock import lock_name

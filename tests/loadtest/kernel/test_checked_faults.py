@@ -14,7 +14,7 @@ from django.db import connections
 
 from devservers import Redis, ZooKeeper
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from loadtest.history.checker import Promise
+from loadtest.kernel.judges import Promise
 from locking import locks
 from locking.backends.redis.pool import redis_breaker
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -23,7 +23,7 @@ from shop.models import Order
 from shop.sales.stock_lock import lock_name
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import audit_sale
-from tests.loadtest.history.recorded import Shop, shop
+from tests.loadtest.kernel.recorded import Shop, shop
 from tests.shop.making import a_sale, put_in_force
 from verification.histories.lock_models import Lock
 

@@ -12,8 +12,8 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import WAIT_TIMEOUT
-from loadtest.history.checker import Findings, Promise
-from loadtest.history.recorder import Recorder, dump, history
+from loadtest.kernel.history import Recorder, dump, history
+from loadtest.kernel.judges import Findings, Promise
 from locking import locks
 from locking.failpoints import armed
 from shop.errors import ShopError

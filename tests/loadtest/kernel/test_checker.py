@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.history.checker import SECOND, Promise, check
-from loadtest.history.recorder import Dump, Event, Movement, OrderRow, Recorder, history
+from loadtest.kernel.history import Dump, Event, Movement, OrderRow, Recorder, history
+from loadtest.kernel.judges import SECOND, Promise, check
 from shop.models import digest
 
 EVERYTHING = Promise()

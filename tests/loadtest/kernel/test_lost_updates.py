@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadtest.history.lost_updates import lost_updates
+from loadtest.kernel.lost_updates import lost_updates
 
 
 def event(at: int, thread: int, do: str, quantity: int | None, actor: str = "p") -> dict[str, Any]:

@@ -13,13 +13,13 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from inventory import stock as services
-from loadtest.history.checker import Findings, Promise
-from loadtest.history.recorder import history
+from loadtest.kernel.history import history
+from loadtest.kernel.judges import Findings, Promise
 from locking import LockError, lock, locks
 from locking.policy.lock import PolicyLock
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import check
-from tests.loadtest.history.recorded import Shop, shop
+from tests.loadtest.kernel.recorded import Shop, shop
 from tests.shop.making import put_in_force
 from verification.histories.lock_models import Lock
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from loadtest.history.recorder import Dump, Event
+from loadtest.kernel.history import Dump, Event
 from locking.claims import Capabilities
 from shop.models import digest
 
