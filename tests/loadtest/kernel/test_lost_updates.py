@@ -4,84 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from loadtest.kernel.lost_updates import lost_updates
+from tests.loadtest.lab import check_sum
 
 
-def event(at: int, thread: int, do: str, quantity: int | None, actor: str = "p") -> dict[str, Any]:
-    return {"t": at, "actor": actor, "thread": thread, "do": do, "type": "ok", "quantity": quantity}
-
-
-def lost(history: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return lost_updates(history, units=3, counted=2)
-
-
-def test_two_reads_before_either_write() -> None:
-    history = [
-        event(1, 1, "read", 37),
-        event(2, 2, "read", 37),
-        event(3, 1, "write", 36),
-        event(4, 2, "write", 36),
-        event(5, 1, "read", 36),
-        event(6, 1, "write", 35),
-    ]
-    found = lost(history)
-    assert found is not None
-    assert found["times"] == 1
-    story = [(e["t"], e["actor"], e["do"], e["quantity"]) for e in found["events"]]
-    assert story == [
-        (1, "buyer A", "read", 37),
-        (2, "buyer B", "read", 37),
-        (3, "buyer A", "write", 36),
-        (4, "buyer B", "write", 36),
+def told(script: str) -> list[dict[str, Any]]:
+    """Return a history; "p1r37" is a read of 37 in thread 1 of the process p, "p1w36" a write."""
+    return [
+        {
+            **{"t": at, "actor": word[0], "thread": word[1], "type": "ok"},
+            "do": {"r": "read", "w": "write"}[word[2]],
+            "quantity": int(word[3:]) if word[3:] else None,
+        }
+        for at, word in enumerate(script.split())
     ]
 
 
-def test_write_over_a_quantity_that_was_not_read_counts_even_if_none_read_the_same() -> None:
-    """And a read whose value was committed before its write is recorded does not."""
-    history = [
-        event(1, 1, "read", 9),
-        event(2, 2, "read", 9),
-        event(3, 1, "write", 8),
-        event(4, 2, "write", 8),
-        event(5, 3, "read", 8),
-        event(6, 1, "read", 8),
-        event(7, 1, "write", 7),
-        event(8, 2, "read", 6),
-        event(9, 4, "read", 7),
-        event(10, 4, "write", 6),
-        event(11, 2, "write", 5),
-        event(12, 3, "write", 7),
-    ]
-    found = lost(history)
-    assert found is not None
-    assert found["times"] == 2  # at 4 and at 12
+@pytest.mark.parametrize(
+    ("script", "times"),
+    [
+        ("p1r37 p2r37 p1w36 p2w36 p1r36 p1w35", 1),
+        # At p2w8 and p3w7, even if nobody else read what p3 had; a read that is older is no matter.
+        ("p1r9 p2r9 p1w8 p2w8 p3r8 p1r8 p1w7 p2r6 p4r7 p4w6 p2w5 p3w7", 2),
+        ("p1r5 q1r5 p1w4 q1w4", 1),  # threads of two processes
+        ("p1r9 p1w6 p1r6 p2r5 p1w5 p2w4", 0),  # a write is recorded after the next read
+        ("p1r p1w p2w", 0),  # a conditional write has read nothing
+        ("", 0),
+    ],
+)
+def test_lost_updates(script: str, times: int) -> None:
+    found = lost_updates(told(script), units=3, counted=2)
+    assert (found["times"] if found else 0) == times
+    if found:
+        steps = [(one["actor"], one["do"]) for one in found["events"]]
+        a, b = "buyer A", "buyer B"
+        assert steps == [(a, "read"), (b, "read"), (a, "write"), (b, "write")]
 
 
-def test_threads_of_different_processes_may_have_the_same_number() -> None:
-    history = [
-        event(1, 1, "read", 5, "p"),
-        event(2, 1, "read", 5, "q"),
-        event(3, 1, "write", 4, "p"),
-        event(4, 1, "write", 4, "q"),
-    ]
-    assert lost(history) is not None
-
-
-def test_writes_that_follow_one_another_are_not_lost() -> None:
-    """Also a group of three units, and a write that is recorded after the next read."""
-    history = [
-        event(1, 1, "read", 9),
-        event(2, 1, "write", 6),
-        event(3, 2, "read", 5),
-        event(4, 1, "write", 5),
-        event(5, 2, "write", 4),
-    ]
-    history.insert(2, event(2, 1, "read", 6))
-    assert lost(history) is None
-
-
-def test_sales_that_read_nothing_have_no_lost_update() -> None:
-    """The conditional strategy neither reads nor computes."""
-    history = [event(1, 1, "read", None), event(2, 1, "write", None), event(3, 2, "write", None)]
-    assert lost(history) is None
-    assert lost([]) is None
+@pytest.mark.parametrize(("first", "second"), [(36, 36), (36, 34), (30, 36)])
+def test_sum_of_an_oversold_run_adds_up(first: int, second: int) -> None:
+    """Also if a buyer wrote for several, as the leader of a group does."""
+    events, sold = told(f"a1r37 b1r37 a1w{first} b1w{second}"), 74 - first - second
+    found = lost_updates(events, units=sold, counted=37 - second)
+    assert "In all" in check_sum({"sold": sold, "lost_updates": found})
