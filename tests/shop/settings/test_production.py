@@ -41,9 +41,9 @@ LAB_ONLY = (
     "/lab/",
     "/orders/x/pay/",
     "/orders/x/payment/",
-    "/gateway/x/",
-    "/gateway/x/answer/",
-    "/payments/callback/",
+    "/payments/x/",
+    "/payments/x/answer/",
+    "/payments/webhook/",
 )
 
 
