@@ -84,7 +84,7 @@ async def script(request: web.Request) -> web.Response:
 
 
 async def count_deliveries(request: web.Request) -> web.Response:
-    return server.json_response(dict(deliveries))
+    return server.json_response({**deliveries, "waiting": len(tasks)})
 
 
 def refunds_of(charge: resources.Charge) -> resources.List:
@@ -112,6 +112,9 @@ def schedule(event: resources.Event) -> None:
     elif roll < 0.11:
         send(body, "forged", secret="whsec_wrong")  # noqa: S106
         send(body, "stale", age=301)
+    elif roll < 0.13:
+        deliveries["lost"] += 1
+        return
     kind = event.type if not wait else "late" if wait == LATE else "out of order"
     send(body, kind, wait=wait)
 
