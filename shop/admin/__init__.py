@@ -107,7 +107,16 @@ class RejectedReservationAdmin(_Listed):
 class PaymentAdmin(_Listed):
     """Payments, read-only: the payment provider decides them."""
 
-    list_display = ("reference", "order", "amount", "status", "created_at", "closed_at")
+    list_display = (
+        "reference",
+        "order",
+        "amount",
+        "currency",
+        "status",
+        "created_at",
+        "closed_at",
+        "refunded_at",
+    )
     list_filter = ("status",)
     search_fields = ("reference", "order__number", "provider_id")
     shown_with = ("order",)

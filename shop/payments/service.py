@@ -96,12 +96,12 @@ def apply_report(*, report: Report) -> Payment:
 
 
 def time_out_payments() -> int:
-    """Close the payments whose webhook has not come in time, and return how many.
+    """Close payments without a webhook in time and those of closed orders; return how many.
 
     The provider is asked first: a payment of which it did not report is approved or refunded.
     """
-    late = Payment.objects.filter(status=Status.STARTED, answer_by__lte=timezone.now())
-    return _each(late, _time_out)
+    running = {"order__status": Order.Status.PENDING, "answer_by__gt": timezone.now()}
+    return _each(Payment.objects.filter(status=Status.STARTED).exclude(**running), _time_out)
 
 
 def refund_payments() -> int:

@@ -32,7 +32,7 @@ def page(request: CustomerRequest, reference: str) -> HttpResponse:
     """Let the customer pay; once the provider says that it is decided, go back to the order."""
     payment = get_payment(customer=request.user, reference=reference)
     context = ask_provider(payment=payment).page if payment.is_open else {}
-    if not payment.is_open:
+    if not payment.is_open or not payment.order.is_payable:
         return redirect(payment.order)
     context = {**context, "payment": payment, "now": timezone.now()}
     return allow_payment(render(request, provider().template, context))

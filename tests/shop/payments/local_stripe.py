@@ -1,6 +1,6 @@
 """A Stripe of one's own: localstripe, and what the shop needs of Stripe that it lacks.
 
-    python -m tests.shop.payments.local_stripe 8420 [--chaos SEED]
+    python -m tests.shop.payments.local_stripe 8420 [--webhook URL] [--chaos SEED]
 
 It adds idempotency keys, the Payment Element with the payment by its browser, and webhooks that are
 signed and sent again until they get through. With --chaos, some of them are sent twice, late or
@@ -160,7 +160,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("--chaos", type=int)
+    parser.add_argument("--webhook", help="address to which they are sent")
     asked = parser.parse_args()
+    if asked.webhook:
+        webhooks.register_webhook("shop", asked.webhook, "whsec_local", None)
     chaos = random.Random(asked.chaos) if asked.chaos is not None else None
     resources.store.dump_to_disk = lambda: None  # to a file that all processes would share
     resources.Refund.__init__ = remember_refund
