@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.history.recorder import Event, history
+from loadtest.kernel.history import Event, history
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
 from shop.reservations.store import FILL_TIMEOUT

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.history.recorder import Event, history
-from tests.loadtest.history.recorded import Shop, shop
+from loadtest.kernel.history import Event, history
+from tests.loadtest.kernel.recorded import Shop, shop
 from tests.loadtest.lab import verify
 from tests.verification.histories.brute_force import NEVER, Op, events_of, histories, is_legal
 from verification.histories.linearizability import BadHistory, Model, check
