@@ -7,16 +7,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.i18n import set_language
 
 from shop.payments.providers import can_pay
-from shop.web import (
-    accounts,
-    health,
-    operations,
-    orders,
-    pages,
-    payments,
-    purchase,
-    reservations,
-)
+from shop.web import accounts, health, operations, orders, pages, payments, purchase, reservations
 
 urlpatterns = [
     path("", pages.home, name="home"),
