@@ -137,6 +137,14 @@ class LimitReached(ShopError):
     advice = _("You can't buy more in this sale.")
 
 
+class UnpaidLimitReached(LimitReached):
+    """Too many of the customer's orders in the sale expired unpaid."""
+
+    code = "unpaid_limit"
+    title = _("You can't reserve this again")
+    advice = _("Too many of your orders in this sale expired unpaid.")
+
+
 class InvalidTransition(ShopError):
     """The order's state does not allow the transition."""
 

@@ -291,6 +291,8 @@ CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 """Purchases per customer; further ones get 429."""
+UNPAID_LIMIT = env.int("UNPAID_LIMIT", default=3)
+"""Orders of a customer that may expire unpaid in a sale before the next one is refused; 0 = any."""
 SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
 """Sign-ins and sign-ups per address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
