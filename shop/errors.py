@@ -5,10 +5,11 @@ docs/reference/http.md says which codes a purchase may return.
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from django.db import (
@@ -42,11 +43,18 @@ class ShopError(Exception):
     retry_after: int | None = None
     url: str | None = None
     """Path of the page on which the customer can go on."""
+    page = "shop/error.html"
+    """The template that explains it, unless the view chooses the one of its form."""
 
     def __init__(
-        self, advice: str | Promise = "", *, retry_after: int | None = None, url: str | None = None
+        self,
+        advice: str | Promise = "",
+        *,
+        retry_after: int | None = None,
+        url: str | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.url = url
+        self.url, self.more = url, more  # `more` are further members of the JSON
         self.advice = advice or self.advice
         self.retry_after = self.retry_after if retry_after is None else retry_after
         super().__init__(self.advice)  # a lazy text costs nothing until it is shown
@@ -95,6 +103,15 @@ class WrongMethod(ShopError):
     status, code = HTTPStatus.METHOD_NOT_ALLOWED, "wrong_method"
     title = _("This page can't be opened directly")
     advice = _("Go back and use the button.")
+
+
+class ProofRequired(ShopError):
+    """The form needs a proof of work: see `shop.platform.proof_of_work`."""
+
+    status, code = HTTPStatus.FORBIDDEN, "proof_required"
+    title = _("One more step")
+    advice = _("This step keeps programs from taking thousands of places. Please continue.")
+    page = "shop/proof.html"
 
 
 class NotFound(ShopError):
@@ -235,7 +252,7 @@ def answer(
     request: HttpRequest,
     error: ShopError,
     *,
-    page: str = "shop/error.html",
+    page: str = "",
     context: dict[str, Any] | None = None,
 ) -> HttpResponse:
     """Return a page, or JSON, that explains the error and what to do next.
@@ -245,7 +262,7 @@ def answer(
     if wants_json(request):
         # https://www.rfc-editor.org/rfc/rfc9457; `error` and `url` are members of our own.
         body = {"type": PROBLEM_TYPE + error.code, "status": error.status, "error": error.code}
-        body |= {"title": str(error.title), "detail": str(error.advice)}
+        body |= {"title": str(error.title), "detail": str(error.advice), **error.more}
         if error.url:
             body["url"] = error.url
         response: HttpResponse = JsonResponse(body, status=error.status, content_type=PROBLEM)
@@ -254,7 +271,7 @@ def answer(
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
         if isinstance(error, ServiceUnavailable) and context is None:
             shown["user"] = None  # the page must not ask the store again
-        response = render(request, page, shown, status=error.status)
+        response = render(request, page or error.page, shown, status=error.status)
     if error.retry_after is not None:
         response["Retry-After"] = str(error.retry_after)
     return response
