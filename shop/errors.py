@@ -221,6 +221,14 @@ class ServiceUnavailable(Overloaded):
     retry_after = 2
 
 
+class Failed(ShopError):
+    """A bug of the shop."""
+
+    status, code = HTTPStatus.INTERNAL_SERVER_ERROR, "failed"
+    title = _("Something went wrong")
+    advice = _("The shop has logged the error. Please try again later; you won't be charged twice.")
+
+
 @contextmanager
 def refusing_lock_errors() -> Iterator[None]:
     """Raise Overloaded or ServiceUnavailable for a lock error before anything was decided."""
@@ -242,7 +250,9 @@ STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
 
 
 def wants_json(request: HttpRequest) -> bool:
-    """Return True if the client accepts or sends JSON instead of pages."""
+    """Return True if the client accepts or sends JSON instead of pages, or the URL has no page."""
+    if request.path_info.startswith("/api/"):
+        return True
     accept = request.META.get("HTTP_ACCEPT", "")
     is_json = "application/json" in accept or request.content_type == "application/json"
     return is_json and "text/html" not in accept
@@ -321,6 +331,7 @@ csrf_failure = partial(_explain, Forgery)
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
-    if refusal := refusal_of(sys.exc_info()[1]):
-        return answer(request, refusal)
+    refusal = refusal_of(sys.exc_info()[1])
+    if refusal or wants_json(request):
+        return answer(request, refusal or Failed())
     return HttpResponse(loader.get_template("500.html").render(), status=500)

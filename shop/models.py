@@ -376,6 +376,12 @@ class Payment(models.Model):
         return self.reference
 
     @property
+    def state(self) -> dict[str, Any]:
+        """What programs read of the customer's latest attempt."""
+        answer_by = self.answer_by.isoformat(timespec="milliseconds")
+        return {"status": self.outcome, "amount": str(self.amount), "answer_by": answer_by}
+
+    @property
     def is_open(self) -> bool:
         """True if the payment provider may still decide."""
         return self.status == self.Status.STARTED and timezone.now() < self.answer_by

@@ -34,7 +34,9 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
     """Show one of the customer's own orders."""
     order = get_order(customer=request.user, number=number)
     if wants_json(request):
-        return JsonResponse({**order.receipt, "status": order.status})
+        payment = order.payments.first()
+        state = {"status": order.status, "payment": payment and payment.state}
+        return JsonResponse({**order.receipt, **state})
     return render(request, "shop/order.html", _order_context(order))
 
 

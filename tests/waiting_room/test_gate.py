@@ -179,7 +179,7 @@ def test_sale_page_knows_the_state_of_the_room(li, settings) -> None:
     state = gate_state(sale=room.sale, customer_id=li.user.pk)
     assert (state.url, state.state, 0 < state.lasts < 125) == (url, "turn", True)
     shown = page()
-    assert ("It&#x27;s your turn" in shown, "Buy now" in shown) == (True, True)
+    assert ("It's your turn" in shown, "Buy now" in shown) == (True, True)
     assert "at least until" in shown
 
 
