@@ -377,7 +377,7 @@ class Payment(models.Model):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What programs read of the customer's latest attempt."""
+        """The attempt as JSON."""
         answer_by = self.answer_by.isoformat(timespec="milliseconds")
         return {"status": self.outcome, "amount": str(self.amount), "answer_by": answer_by}
 

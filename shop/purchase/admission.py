@@ -25,7 +25,7 @@ MAX_SALES = 1000
 
 
 class GateState(NamedTuple):
-    """What the sale page says of a gate to a customer."""
+    """The state of a customer at a gate, for the sale page."""
 
     url: str
     """Path of the page of the gate."""
