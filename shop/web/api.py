@@ -49,6 +49,7 @@ def _sale(sale: Sale) -> dict[str, Any]:
         "url": sale.get_absolute_url(),
         "title": sale.product.title,
         "price": str(sale.price),
+        "currency": settings.CURRENCY,
         "limit_per_customer": sale.limit_per_customer,
         "opens_at": sale.opens_at.isoformat(timespec="milliseconds"),
         "closes_at": sale.closes_at.isoformat(timespec="milliseconds"),
