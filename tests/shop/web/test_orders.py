@@ -117,8 +117,9 @@ def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
 @pytest.mark.parametrize("backend", ["redis", "process", "none"])
-def test_order_names_the_lock_of_its_purchase(li, shop, fulfilment, backend):
+def test_order_names_the_lock_of_its_purchase(li, shop, settings, fulfilment, backend):
     """The same in each response and on the page, with the token that the ledger has."""
+    settings.LOCK_TIMEOUT = 60.0
     put_in_force(backend)
     client = signed_in(li, headers={"Accept": "application/json"})
     sale = a_sale(fulfilment=fulfilment)
