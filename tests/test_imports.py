@@ -38,6 +38,7 @@ LAYERS = {
         catalogue
         orders
         payments
+        mail
         purchase
         administration
         operations

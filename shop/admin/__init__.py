@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.admin import LargeTable, ReadOnlyAdmin
 from shop.admin.sales import SaleAdmin
+from shop.mail.models import Message
 from shop.models import Order, Payment, RejectedReservation, Sale, User
 
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
@@ -83,3 +84,13 @@ class PaymentAdmin(_Listed):
     list_filter = ("status",)
     search_fields = ("reference", "order__number")
     shown_with = ("order",)
+
+
+@admin.register(Message)
+class MessageAdmin(_Listed):
+    """E-mail to customers."""
+
+    list_display = ("kind", "about", "customer", "state", "attempts", "due_at", "created_at")
+    list_filter = ("state",)
+    search_fields = ("customer__username",)
+    shown_with = ("customer",)

@@ -1,4 +1,4 @@
-"""Sign-up, sign-in, sign-out and the profile."""
+"""Sign-up, sign-in, sign-out, the profile, and what customers get by e-mail."""
 
 import secrets
 from typing import Any
@@ -6,27 +6,48 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.auth import login, update_session_auth_hash
+from django.contrib.auth import login, update_session_auth_hash, user_logged_in
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
-from django.contrib.auth.views import LoginView, LogoutView, RedirectURLMixin
+from django.contrib.auth.views import (
+    LoginView,
+    LogoutView,
+    PasswordResetConfirmView,
+    PasswordResetDoneView,
+    PasswordResetView,
+    RedirectURLMixin,
+)
+from django.contrib.messages.views import SuccessMessageMixin
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
 from django.utils.decorators import method_decorator
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django.views.generic import FormView
+from django.views.i18n import set_language as set_language_cookie
 
-from shop.errors import STORE_ERRORS, Overloaded, ServiceUnavailable
+from shop.catalogue.page_cache import get_cached_sale
+from shop.errors import STORE_ERRORS, NotFound, Overloaded, ServiceUnavailable
+from shop.mail import service as mail
 from shop.models import User
 from shop.platform import rate_limits
-from shop.web.decorators import CustomerRequest, View
-from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
+from shop.web.decorators import CustomerRequest, View, customer_form
+from shop.web.forms import (
+    ProfileForm,
+    ResetForm,
+    SignInForm,
+    SignUpForm,
+    StaffSignInForm,
+    fold_name,
+)
 
 METHODS = ["get", "head", "post"]
 DEVICE = "device"
@@ -45,6 +66,15 @@ def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
         samesite="Lax",
     )
     return response
+
+
+def is_known_device(request: HttpRequest, name: str) -> bool:
+    """Return True if the last sign-in with this browser was that of the account."""
+    return bool(_device(request, fold_name(name)[:150]))
+
+
+def _device(request: HttpRequest, name: str) -> str:
+    return str(request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS))
 
 
 class SignIn(LoginView):
@@ -88,8 +118,7 @@ class SignIn(LoginView):
         name = fold_name(self.request.POST.get("username", ""))[:150]
         address = rate_limits.address_of(self.request)
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
-        cookie = self.request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS)
-        counted = "wrong-anywhere", name, str(cookie)
+        counted = "wrong-anywhere", name, _device(self.request, name)
         rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
 
 
@@ -147,6 +176,72 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
 
     def _limit(self) -> tuple[str, ...]:
         return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
+
+
+class PasswordReset(PasswordResetView):
+    """Send a link to a new password; the same answer for known and unknown addresses."""
+
+    template_name = "shop/password_reset.html"
+    form_class = ResetForm
+    http_method_names = METHODS
+    success_url = reverse_lazy("password-reset-done")
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count every request. Raise NotFound if the shop sends no e-mail."""
+        if not mail.can_mail():
+            raise NotFound
+        rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "reset", rate_limits.address_of(request))
+        return super().post(request, *args, **kwargs)
+
+    def form_invalid(self, form: ResetForm) -> HttpResponse:
+        """Show the form again with its errors."""
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+
+reset_sent = never_cache(PasswordResetDoneView.as_view(template_name=PasswordReset.template_name))
+
+
+class NewPassword(SuccessMessageMixin, PasswordResetConfirmView):  # type: ignore[type-arg]
+    """Set a new password, given the link; all sessions and purchase tokens of the account end."""
+
+    template_name = "shop/password_new.html"
+    http_method_names = METHODS
+    success_url = reverse_lazy("login")
+    success_message = gettext_lazy("Your new password is set. Sign in with it.")
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count before the slow hash."""
+        rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
+        return super().post(request, *args, **kwargs)
+
+    form_invalid = PasswordReset.form_invalid
+
+
+@receiver(user_logged_in)
+def _keep_language(user: User, **signal: Any) -> None:
+    _set_language(user, get_language() or "")
+
+
+def _set_language(user: User, language: str) -> None:
+    if user.language != language:
+        User.objects.filter(pk=user.pk).update(language=language)
+
+
+def set_language(request: HttpRequest) -> HttpResponse:
+    """Choose the language of the pages, and of a signed-in customer's e-mail."""
+    response = set_language_cookie(request)
+    chosen = response.cookies.get(settings.LANGUAGE_COOKIE_NAME)
+    if chosen and isinstance(request.user, User):
+        _set_language(request.user, chosen.value)
+    return response
+
+
+@customer_form
+def remind(request: CustomerRequest, slug: str, page: str = "sale") -> HttpResponse:
+    """Send the customer messages about a sale: before it opens, and at their turn to buy."""
+    mail.remind(sale=get_cached_sale(slug=slug).sale, customer=request.user)
+    messages.success(request, _("We'll email you."))
+    return redirect(page, slug)
 
 
 def _account_page(view: View) -> View:
