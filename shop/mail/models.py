@@ -18,7 +18,7 @@ class Message(models.Model):
     """
 
     class State(models.TextChoices):
-        WAITING = "waiting", _("Waiting")
+        WAITING = "waiting", _("Waiting to be sent")
         SENDING = "sending", _("Sending, or outcome unknown")
         SENT = "sent", _("Sent")
         FAILED = "failed", _("Failed")

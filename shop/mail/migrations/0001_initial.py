@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kind', models.CharField(max_length=10, verbose_name='kind')),
                 ('about', models.BigIntegerField(verbose_name='about')),
-                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('sending', 'Sending, or outcome unknown'), ('sent', 'Sent'), ('failed', 'Failed'), ('dropped', 'No longer needed')], default='waiting', max_length=10, verbose_name='status')),
+                ('state', models.CharField(choices=[('waiting', 'Waiting to be sent'), ('sending', 'Sending, or outcome unknown'), ('sent', 'Sent'), ('failed', 'Failed'), ('dropped', 'No longer needed')], default='waiting', max_length=10, verbose_name='status')),
                 ('attempts', models.PositiveSmallIntegerField(default=0, verbose_name='attempts')),
                 ('due_at', models.DateTimeField(default=django.utils.timezone.now, verbose_name='not before')),
                 ('created_at', models.DateTimeField(auto_now_add=True, db_index=True, verbose_name='created at')),
