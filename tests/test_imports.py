@@ -51,7 +51,7 @@ LAYERS = {
         store
         lottery
         service
-        gate views
+        gate views mail
         admin middleware urls
         apps
     """,

@@ -32,11 +32,13 @@ class Kind(NamedTuple):
 
     They are read when the message is written, and again before it is sent.
     """
-    path: Callable[[Any], str]
-    """Return the path of the page to which the message about a row links."""
+    path: Callable[[Any], str | None]
+    """Return the path of the page to which the message links, or None if it is no longer true."""
     about: str = "pk"
     customer: str = "customer"
     """The fields of a row that `Message.about` and `Message.customer` refer to."""
+    due: Callable[[datetime, datetime], QuerySet[Any]] | None = None
+    """Instead of `rows` when a message is written, if it costs too much to read again."""
 
 
 def _unpaid(now: datetime, since: datetime) -> QuerySet[Order]:

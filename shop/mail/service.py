@@ -89,12 +89,11 @@ def _find_due(most: int) -> None:
     """Write up to about `most` messages that are due and have no row yet."""
     now = timezone.now()
     for name, kind in kinds.items():
-        key = {"about": OuterRef(kind.about), "customer": OuterRef(kind.customer)}
-        known = Exists(Message.objects.filter(kind=name, **key))
-        rows = (
-            kind.rows(now, now - WINDOW).filter(~known).exclude(**{f"{kind.customer}__email": ""})
-        )
-        pairs = rows.order_by().values_list(kind.about, kind.customer)[: max(0, most)]
+        key = {"about": kind.about, "customer": kind.customer}
+        same = {own: OuterRef(its) for own, its in key.items()}
+        known = Exists(Message.objects.filter(kind=name, **same))
+        rows = (kind.due or kind.rows)(now, now - WINDOW).order_by().values_list(*key.values())
+        pairs = rows.filter(~known).exclude(**{f"{kind.customer}__email": ""})[: max(0, most)]
         due = [Message(kind=name, about=about, customer_id=who) for about, who in pairs]
         Message.objects.bulk_create(due, ignore_conflicts=True)
         most -= len(due)
@@ -139,12 +138,13 @@ def compose(message: Message) -> EmailMultiAlternatives | None:
     key = {kind.about: message.about, kind.customer: customer}
     rows = kind.rows(timezone.now(), message.created_at - WINDOW)
     row = rows.filter(**key).first()
-    if row is None or not customer.email:
+    path = kind.path(row) if row and customer.email else None
+    if path is None:
         return None
-    url = settings.SITE_URL + kind.path(row)
     with translation.override(customer.language or settings.LANGUAGE_CODE):
         text = render_to_string(f"mail/{message.kind}.txt", {"row": row, "customer": customer})
         subject, *paragraphs, link = filter(None, map(str.strip, text.split("\n\n")))
+        url = settings.SITE_URL + path
         parts = {"subject": subject, "paragraphs": paragraphs, "link": link, "url": url}
         html = render_to_string("mail/message.html", parts)
     name = f"<{message.kind}-{message.pk}@{urlsplit(settings.SITE_URL).hostname}>"
