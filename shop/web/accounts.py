@@ -6,17 +6,9 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.auth import login, update_session_auth_hash, user_logged_in
+from django.contrib.auth import login, update_session_auth_hash, user_logged_in, views
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
-from django.contrib.auth.views import (
-    LoginView,
-    LogoutView,
-    PasswordResetConfirmView,
-    PasswordResetDoneView,
-    PasswordResetView,
-    RedirectURLMixin,
-)
 from django.contrib.messages.views import SuccessMessageMixin
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -39,15 +31,8 @@ from shop.errors import STORE_ERRORS, NotFound, Overloaded, ServiceUnavailable
 from shop.mail import service as mail
 from shop.models import User
 from shop.platform import rate_limits
+from shop.web import forms
 from shop.web.decorators import CustomerRequest, View, customer_form
-from shop.web.forms import (
-    ProfileForm,
-    ResetForm,
-    SignInForm,
-    SignUpForm,
-    StaffSignInForm,
-    fold_name,
-)
 
 METHODS = ["get", "head", "post"]
 DEVICE = "device"
@@ -59,7 +44,7 @@ def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
     response.set_signed_cookie(
         DEVICE,
         secrets.token_hex(8),
-        salt=fold_name(name)[:150],
+        salt=forms.fold_name(name)[:150],
         max_age=DEVICE_SECONDS,
         secure=settings.SESSION_COOKIE_SECURE,
         httponly=True,
@@ -70,21 +55,21 @@ def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
 
 def is_known_device(request: HttpRequest, name: str) -> bool:
     """Return True if the last sign-in with this browser was that of the account."""
-    return bool(_device(request, fold_name(name)[:150]))
+    return bool(_device(request, forms.fold_name(name)[:150]))
 
 
 def _device(request: HttpRequest, name: str) -> str:
     return str(request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS))
 
 
-class SignIn(LoginView):
+class SignIn(views.LoginView):
     """Limited per address; for wrong passwords also per name, with and without the address.
 
     A known device has a limit of its own for its name: strangers cannot lock its customer out.
     """
 
     template_name = "shop/sign_in.html"
-    authentication_form = SignInForm
+    authentication_form = forms.SignInForm
     http_method_names = METHODS
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -115,7 +100,7 @@ class SignIn(LoginView):
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _count_failure(self, cost: int = 1) -> None:
-        name = fold_name(self.request.POST.get("username", ""))[:150]
+        name = forms.fold_name(self.request.POST.get("username", ""))[:150]
         address = rate_limits.address_of(self.request)
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
         counted = "wrong-anywhere", name, _device(self.request, name)
@@ -129,7 +114,7 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
     context["username"] = request.user.get_username()
     view = SignIn.as_view(
         template_name="admin/login.html",
-        authentication_form=StaffSignInForm,
+        authentication_form=forms.StaffSignInForm,
         extra_context={**admin.site.each_context(request), **context},
         next_page="admin:index",
     )
@@ -137,11 +122,11 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
-class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
+class SignUp(views.RedirectURLMixin, FormView):  # type: ignore[type-arg]
     """Create an account and sign its customer in."""
 
     template_name = "shop/sign_up.html"
-    form_class = SignUpForm
+    form_class = forms.SignUpForm
     http_method_names = METHODS
     next_page = settings.LOGIN_REDIRECT_URL
 
@@ -155,7 +140,7 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         rate_limits.count(*self._limit(), cost=0)
         return super().post(request, *args, **kwargs)
 
-    def form_valid(self, form: SignUpForm) -> HttpResponse:
+    def form_valid(self, form: forms.SignUpForm) -> HttpResponse:
         """Create the account; another sign-up may have taken the name since it was checked."""
         try:
             with transaction.atomic():
@@ -168,7 +153,7 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         response = HttpResponseRedirect(self.get_success_url())
         return _remember_device(response, user.get_username())
 
-    def form_invalid(self, form: SignUpForm) -> HttpResponse:
+    def form_invalid(self, form: forms.SignUpForm) -> HttpResponse:
         """Show the form again with its errors."""
         if form.has_error("username", "unique"):
             rate_limits.count(*self._limit())
@@ -178,11 +163,11 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
 
 
-class PasswordReset(PasswordResetView):
+class PasswordReset(views.PasswordResetView):
     """Send a link to a new password; the same answer for known and unknown addresses."""
 
     template_name = "shop/password_reset.html"
-    form_class = ResetForm
+    form_class = forms.ResetForm
     http_method_names = METHODS
     success_url = reverse_lazy("password-reset-done")
 
@@ -193,15 +178,17 @@ class PasswordReset(PasswordResetView):
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "reset", rate_limits.address_of(request))
         return super().post(request, *args, **kwargs)
 
-    def form_invalid(self, form: ResetForm) -> HttpResponse:
+    def form_invalid(self, form: forms.ResetForm) -> HttpResponse:
         """Show the form again with its errors."""
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
 
-reset_sent = never_cache(PasswordResetDoneView.as_view(template_name=PasswordReset.template_name))
+reset_sent = never_cache(
+    views.PasswordResetDoneView.as_view(template_name=PasswordReset.template_name)
+)
 
 
-class NewPassword(SuccessMessageMixin, PasswordResetConfirmView):  # type: ignore[type-arg]
+class NewPassword(SuccessMessageMixin, views.PasswordResetConfirmView):  # type: ignore[type-arg]
     """Set a new password, given the link; all sessions and purchase tokens of the account end."""
 
     template_name = "shop/password_new.html"
@@ -253,7 +240,7 @@ def _account_page(view: View) -> View:
 def profile(request: CustomerRequest) -> HttpResponse:
     """Show and change the customer's name and email address."""
     # A copy, so that invalid form data does not appear in the page's header.
-    form = ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
+    form = forms.ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
     return _account_form(request, form, "shop/profile.html")
 
 
@@ -265,7 +252,7 @@ def password(request: CustomerRequest) -> HttpResponse:
 
 
 def _account_form(
-    request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
+    request: CustomerRequest, form: forms.ProfileForm | PasswordChangeForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
         limit = settings.SIGN_IN_FAILURE_LIMIT, "account-form", str(request.user.pk)
@@ -287,7 +274,7 @@ def _account_form(
 def sign_out(request: HttpRequest) -> HttpResponseBase:
     """End the session, or say that it may not have ended."""
     try:
-        return LogoutView.as_view()(request)
+        return views.LogoutView.as_view()(request)
     except STORE_ERRORS as error:
         advice = _("You may still be signed in. Please sign out again in a moment.")
         raise ServiceUnavailable(advice) from error

@@ -5,6 +5,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from loadtest.models import LabMail
+from shop.mail import service
 from shop.mail.models import Message
 from shop.mail.service import send_mail
 from shop.models import User
@@ -16,7 +17,8 @@ PASSWORD = "a-red-kettle-9"  # noqa: S105
 
 
 @pytest.fixture(autouse=True)
-def _mailbox(settings, db) -> None:
+def _mailbox(settings, db, monkeypatch) -> None:
+    monkeypatch.setattr(service, "SECONDS", 60.0)
     put_in_force("process")
     cache.clear()
     settings.EMAIL_BACKEND = "loadtest.web.mailbox.Mailbox"

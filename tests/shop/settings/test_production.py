@@ -20,6 +20,8 @@ GOOD = {
     "DJANGO_SETTINGS_MODULE": "shop.settings.production",
     "SECRET_KEY": "0123456789abcdef" * 4,
     "PAYMENT_PROVIDER": "none",
+    "EMAIL_URL": "smtp://nowhere.invalid:25",
+    "SITE_URL": "https://shop.example",
     "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
     "CACHE_URL": "redis://nowhere.invalid:6379/0",
     "ALLOWED_HOSTS": "shop.example",
@@ -189,7 +191,13 @@ def test_fallbacks_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "warning"), [("CACHE_URL", "W001"), ("PAYMENT_PROVIDER", "W002")]
+    ("variable", "warning"),
+    [
+        ("CACHE_URL", "W001"),
+        ("PAYMENT_PROVIDER", "W002"),
+        ("EMAIL_URL", "W003"),
+        ("SITE_URL", "W003"),
+    ],
 )
 def test_missing_setting_warns_and_does_not_prevent_the_start(variable: str, warning: str) -> None:
     done = manage("check", "--deploy", "--fail-level", "WARNING", **{variable: ""})
