@@ -16,7 +16,7 @@ from django.utils.http import urlsafe_base64_encode
 
 from shop.mail.models import Message, Reminder
 from shop.models import Order, Payment
-from shop.payments.service import can_pay
+from shop.payments.providers import can_pay
 
 WINDOW = timedelta(hours=1)
 """Age up to which an event leads to a message, so that a search reads few rows."""
@@ -56,7 +56,7 @@ def _paid(now: datetime, since: datetime) -> QuerySet[Order]:
 
 
 def _refunded(now: datetime, since: datetime) -> QuerySet[Payment]:
-    return Payment.objects.filter(status=Payment.Status.REFUNDED, closed_at__gt=since)
+    return Payment.objects.filter(status=Payment.Status.REFUNDED, refunded_at__gt=since)
 
 
 def _opening(now: datetime, since: datetime) -> QuerySet[Reminder]:

@@ -26,7 +26,7 @@ from shop.mail.kinds import OPENING_LEAD
 from shop.mail.service import can_mail, has_reminder
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
-from shop.payments.service import can_pay
+from shop.payments.providers import can_pay
 from shop.platform import shared_pages
 from shop.purchase import tokens
 from shop.purchase.admission import gate_page

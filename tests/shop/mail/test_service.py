@@ -22,7 +22,7 @@ from shop.mail.models import Message
 from shop.mail.service import ATTEMPTS, remind, send_mail
 from shop.models import Order, User
 from shop.orders.service import cancel_order
-from shop.payments.service import approve, start_payment
+from shop.payments.service import approve, refund_payments, start_payment
 from tests.shop.mail.inbox import Inbox, parts
 from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy
@@ -50,6 +50,8 @@ def pay_too_late(li: User) -> None:
     payment = start_payment(order=order)
     cancel_order(order=order)
     assert not approve(payment)
+    assert send_mail() == 0, "the provider has not refunded it yet"
+    assert refund_payments() == 1
 
 
 def ask_for_a_reminder(li: User) -> None:
