@@ -182,7 +182,7 @@ def test_killed_worker_sends_no_message_twice(
     pay(li)
     urls = {"DATABASE_URL": database_url, "EMAIL_URL": f"smtp://127.0.0.1:{inbox.port}"}
     command = [sys.executable, "-c", KILLED, point]
-    done = subprocess.run(command, env={**os.environ, **urls}, check=False, timeout=60)
+    done = subprocess.run(command, env={**os.environ, **urls}, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     assert Message.objects.get().state == state
     assert send_mail() == sent_by_next
