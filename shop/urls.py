@@ -6,16 +6,7 @@ from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 
 from shop.payments.providers import can_pay
-from shop.web import (
-    accounts,
-    health,
-    operations,
-    orders,
-    pages,
-    payments,
-    purchase,
-    reservations,
-)
+from shop.web import accounts, health, operations, orders, pages, payments, purchase, reservations
 
 urlpatterns = [
     path("", pages.home, name="home"),
