@@ -28,6 +28,8 @@ class User(AbstractUser):
     # Empty, or of the last rehash: the digest of the new hash, and what Django writes into sessions
     # for the old one.
     rehashed = models.CharField(max_length=128, editable=False, default="", db_default="")
+    # Of the customer's last sign-in or choice, for e-mail; empty before.
+    language = models.CharField(max_length=10, editable=False, default="", db_default="")
 
     class Meta(AbstractUser.Meta):  # type: ignore[name-defined, misc]
         # For the admin's filters and search; `username` is its order.

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0012_payment_providers'),
+        ('shop', '0013_user_language'),
     ]
 
     operations = [

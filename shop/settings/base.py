@@ -39,6 +39,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 INSTALLED_APPS = [
     "shop",
+    "shop.mail",
     "inventory",
     "locking",
     "django_celery_beat",
@@ -259,6 +260,8 @@ CELERY_BEAT_SCHEDULE = {
     "prune-job-runs": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0},
     "prune-quotas": {"task": "shop.tasks.prune_quotas", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
+    "send-mail": {"task": "shop.tasks.send_mail", "schedule": 5.0},
+    "delete-old-mail": {"task": "shop.tasks.delete_old_mail", "schedule": 3600.0},
 }
 
 # --- People, pages, languages ------------------------------------------------------------------
@@ -365,6 +368,16 @@ STRIPE_TIMEOUT = env.float("STRIPE_TIMEOUT", default=3.0)
 """Seconds for which one of two attempts of a call waits for Stripe."""
 STRIPE_API_URL = env.str("STRIPE_API_URL", default="https://api.stripe.com")
 STRIPE_SCRIPT_URL = env.str("STRIPE_SCRIPT_URL", default="https://js.stripe.com/v3/")
+
+EMAIL_URL = env.str("EMAIL_URL", default="")
+"""The SMTP server; without one, the shop sends no e-mail and offers none."""
+vars().update(env.email_url_config(EMAIL_URL or "dummymail:"))
+EMAIL_TIMEOUT = 5
+DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="") or "Flash Sale <shop@localhost>"
+_local = f"http://127.0.0.1:{env.int('PORT', default=8000)}"
+SITE_URL = (env.str("SITE_URL", default="") or _local).rstrip("/")
+"""Scheme and host of the links in e-mail."""
+PASSWORD_RESET_TIMEOUT = 3600
 
 LOGGING = {
     "version": 1,

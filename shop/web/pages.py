@@ -22,6 +22,8 @@ from shop.catalogue.page_cache import (
     get_cached_sale,
 )
 from shop.errors import STORE_ERRORS
+from shop.mail.kinds import OPENING_LEAD
+from shop.mail.service import can_mail, has_reminder
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.payments.providers import can_pay
@@ -141,6 +143,14 @@ def _gate(request: HttpRequest, sale: Sale) -> GateState | None:
         return None
 
 
+def _reminder(request: HttpRequest, sale: Sale) -> bool | None:
+    """Return whether the customer gets one; None if none is offered, as in the last minutes."""
+    user, is_early = request.user, sale.opens_at - timezone.now() > OPENING_LEAD
+    if not (is_early and user.is_authenticated and can_mail()):
+        return None
+    return has_reminder(sale=sale, customer=user)
+
+
 def _orders(request: HttpRequest, sale: Sale) -> tuple[list[Order], datetime | None]:
     """Return the orders of this customer in the sale, and the end of the time to pay of any."""
     user = request.user
@@ -193,6 +203,7 @@ def sale_context(
         "gate": gate,
         "turn_until": timezone.now() + timedelta(seconds=gate.lasts) if gate else None,
         "time_to_pay": time_to_pay(pay_by) if can_pay() else None,
+        "reminder": _reminder(request, sale),
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
         "quantity": quantity,
