@@ -56,6 +56,7 @@ LAYERS = {
     """,
     "loadtest": """
         recipes models
+        kernel
         history
         load
         charts

@@ -20,8 +20,8 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_file, add_numbers
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.load.plan import PlanError, keep_within
-from loadtest.load.stores import ExperimentFailed
 from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import WORK_SECONDS, Plan, generate
 from verification.torture.reduce import reduce
