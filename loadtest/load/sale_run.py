@@ -90,7 +90,8 @@ class _FaultMonitor:
             else:
                 until(lambda: process_state(injection.pid) == "T")
                 injection.proof = f"process {injection.pid} stopped (state T)"
-                until(lambda: self._is_over(injection), "the pause's end", self.load.plan.patience)
+                longest = self.load.plan.patience + 2 * PAUSE_SECONDS
+                until(lambda: self._is_over(injection), "the end of the pause", longest)
         finally:
             injection.end = time.monotonic()
             if fault.holder:
