@@ -1,11 +1,11 @@
 """A process of buyers: its threads wait for the start, then buy as the pages do."""
 
 import ctypes
-import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.synchronize import Barrier
@@ -23,8 +23,6 @@ from shop.models import Sale, User
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.queries import get_sale
-
-logger = logging.getLogger(__name__)
 
 THINK_AT = "stock.read"
 START_TIMEOUT = 30.0
@@ -71,39 +69,31 @@ class SaleLoad:
     """The directory in which each process records its events."""
 
 
-def run_buyers(load: SaleLoad, process: int, late: bool) -> list[str]:
-    """Let one process's share of the buyers buy, and return the errors.
+def run_buyers(load: SaleLoad, process: int, late: bool) -> None:
+    """Let one process's share of the buyers buy; raise the first unexpected error.
 
     `late`: the process replaces one that was killed, and continues its work.
     """
     policy.invalidate()
-    errors: list[str] = []
     recorder = Recorder(load.history)
     recorder.watch(locks[load.backend])
     recorder.watch_purchases()
     first = process * load.plan.threads
-    threads = [
-        threading.Thread(target=_run_thread, args=(load, slot, recorder, errors, late))
-        for slot in range(first, first + load.plan.threads)
-    ]
 
     def think() -> None:
         load.trigger.try_firing(load.sold)
         time.sleep(load.plan.think_ms / 1000)
 
-    with failpoints.armed(THINK_AT, think):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with failpoints.armed(THINK_AT, think), ThreadPoolExecutor(load.plan.threads) as pool:
+        slots = range(first, first + load.plan.threads)
+        done = [pool.submit(_run_thread, load, slot, recorder, late) for slot in slots]
     locks.close()
     recorder.close()
-    return errors
+    for one in done:
+        one.result()
 
 
-def _run_thread(
-    load: SaleLoad, slot: int, recorder: Recorder, errors: list[str], late: bool
-) -> None:
+def _run_thread(load: SaleLoad, slot: int, recorder: Recorder, late: bool) -> None:
     """Run the buyers of one thread, one after the other."""
     numbers = range(slot, len(load.customers), load.plan.processes * load.plan.threads)
     pauses = random.Random(f"{load.plan.seed}:{slot}")
@@ -126,10 +116,9 @@ def _run_thread(
             load.served[slot] += 1
     except threading.BrokenBarrierError:
         """Another thread reports the reason."""
-    except Exception as error:
-        logger.exception("A thread of buyers failed")
+    except Exception:
         load.start.abort()
-        errors.append(f"{type(error).__name__}: {error}")
+        raise
     finally:
         connections.close_all()
 

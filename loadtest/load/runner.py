@@ -19,6 +19,7 @@ from django.db import connection, connections
 from redis import Redis
 
 from devservers.faults.worker import emit
+from devservers.process_pool import PoolFailed
 from loadtest.history.checker import Promise, check
 from loadtest.history.lost_updates import lost_updates
 from loadtest.history.recorder import dump, history
@@ -112,18 +113,19 @@ def _run(
     locks.close()
     folder = settings.VAR / "history" / sale.slug
     folder.mkdir(parents=True)
-    result = run_sale(
-        plan,
-        sale.slug,
-        customers,
-        backend=names["backend"],
-        history=folder,
-        progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
-        stores=stores,
-        passes_on=expires_in_pause and plan.processes > 1,
-    )
-    if result.errors:
-        return not_run(plan, f"{len(result.errors)} errors: {result.errors[0]}")
+    try:
+        result = run_sale(
+            plan,
+            sale.slug,
+            customers,
+            backend=names["backend"],
+            history=folder,
+            progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
+            stores=stores,
+            passes_on=expires_in_pause and plan.processes > 1,
+        )
+    except PoolFailed as error:
+        return not_run(plan, str(error).rstrip().rpartition("\n")[2])
     faults = [one.name for one in result.injections]
     if plan.fault != "none" and faults.count(plan.fault) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""

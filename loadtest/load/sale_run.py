@@ -20,7 +20,7 @@ from typing import Any
 
 from devservers.faults.waiting import until
 from devservers.process import process_state
-from devservers.process_pool import PoolFailed, ProcessPool
+from devservers.process_pool import ProcessPool
 from loadtest.history.recorder import Recorder
 from loadtest.kernel.faults import (
     FAULTS,
@@ -48,7 +48,6 @@ class SaleResult:
 
     started: float
     outcomes: list[Outcome]
-    errors: list[str]
     injections: list[Injection]
 
 
@@ -140,7 +139,7 @@ def run_sale(
     stores: Stores,
     passes_on: bool,
 ) -> SaleResult:
-    """Let all customers buy, and return when the last of them has been served.
+    """Let all customers buy, and return when the last has been served. Raise PoolFailed on errors.
 
     `progress` is called with the seconds since the start, the buyers served, the units sold and the
     marks of faults. Faults are requested on stdin. `passes_on`: another process gets the lock while
@@ -190,19 +189,13 @@ def run_sale(
         with suppress(BrokenBarrierError):  # the thread that broke it reports the reason
             load.start.wait(START_TIMEOUT)
         started = time.monotonic()
-        try:
-            found = pool.results(timeout=math.inf, tick=tick, replace=replace)
-            errors = [error for some in found for error in some]
-        except PoolFailed as error:
-            errors = [str(error)]
-        while not errors and not monitor.is_idle:
+        pool.results(timeout=math.inf, tick=tick, replace=replace)
+        while not monitor.is_idle:
             tick()
             time.sleep(PROGRESS_SECONDS)
     tick()
     outcomes = [outcome for outcome in load.outcomes if outcome.kind]
-    return SaleResult(
-        started=started, outcomes=outcomes, errors=errors, injections=monitor.injections
-    )
+    return SaleResult(started=started, outcomes=outcomes, injections=monitor.injections)
 
 
 def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, Any]:
