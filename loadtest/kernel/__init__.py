@@ -1,1 +1,1 @@
-"""What every experiment is made of: servers, processes, faults."""
+"""What every experiment is made of: servers, processes, faults, histories, holds, judges."""
