@@ -104,9 +104,8 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
         testbed.mark_deleted("buyer B", by="buyer A")
     answer = third.call("acquire", timeout=HOLD_SECONDS, ttl=LONG_TTL, **lock)
     time.sleep(HOLD_SECONDS)
-    for process, has_lock in ((third, answer["ok"]), (holder, second["ok"])):
-        if has_lock:
-            process.call("release", name=LOCK)
+    for process in (third, holder) if answer["ok"] else (holder,):
+        process.call("release", name=LOCK)
     return {
         "ttl": SHORT_TTL,
         "second_waited": round(second["seconds"], 2),
