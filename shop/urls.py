@@ -9,6 +9,7 @@ from django.views.i18n import set_language
 from shop.payments.providers import can_pay
 from shop.web import (
     accounts,
+    api,
     health,
     operations,
     orders,
@@ -27,6 +28,10 @@ urlpatterns = [
     path("sales/<slug:slug>/stock/", pages.sale_stock, name="sale-stock"),
     path("sales/<slug:slug>/token/", pages.sale_token, name="sale-token"),
     path("sales/<slug:slug>/buy/", purchase.buy, name="buy"),
+    path("api/sales/", api.sales, name="api-sales"),
+    path("api/sales/<slug:slug>/", api.sale, name="api-sale"),
+    path("api/sales/<slug:slug>/stock/", api.stock, name="api-stock"),
+    path("api/openapi.json", api.description, name="api-description"),
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
