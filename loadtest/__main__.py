@@ -1,17 +1,21 @@
-"""`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
+"""`python -m loadtest EXPERIMENT`: start the servers of an experiment and run it.
 
-EXPERIMENT is a name below or a module. The first line of stdin is its arguments as JSON. It writes
-events to stdout; the last is "end". A report that `main` returns is the event before it.
+EXPERIMENT is a name below or a module. The first line of stdin is {"asked": its arguments,
+"topology": its servers}. It writes events to stdout; the first are the missing servers, the last is
+"end". A report that `main` returns is the event before it.
 """
 
 import json
+import os
 import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import django
 
 from devservers.faults.worker import emit
+from loadtest.kernel.topology import Topology
 
 EXPERIMENTS = {
     "run": "loadtest.load.runner",
@@ -25,8 +29,14 @@ EXPERIMENTS = {
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-django.setup()
-main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
-if report := main(json.loads(sys.stdin.readline())):
-    emit("report", report=report)
+request = json.loads(sys.stdin.readline())
+with Topology(**request["topology"]).start(Path.cwd()) as stores:
+    emit("stores", missing=stores.missing)
+    if not stores.missing or stores.topology.runs_without:
+        os.environ.clear()  # not the variables that count the metrics of a shop
+        os.environ.update(stores.environ)
+        django.setup()
+        main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
+        if report := main(request["asked"], stores):
+            emit("report", report=report)
 emit("end")

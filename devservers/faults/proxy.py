@@ -52,6 +52,11 @@ class Proxy:
         self.url = f"{listen[0]}:{self.port}"
         self._start(self._accept)
 
+    @property
+    def connections(self) -> int:
+        """Return the number of connections of clients since the last cut."""
+        return len(self._open) // 2
+
     def hold(self) -> None:
         """Hold traffic in both directions."""
         injected_faults["Proxy packets held"] += 1
@@ -80,6 +85,12 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def lose(self) -> None:
+        """Lose what is held, and forward again without delay."""
+        self.delay = 0.0
+        self.cut()
+        self.resume()
 
     def redirect(self, port: int) -> None:
         """Forward to another server from now on, and cut the connections to the first."""

@@ -5,7 +5,8 @@ from operator import eq, ge, le
 from types import MappingProxyType
 from typing import Any
 
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.actors import perform
+from loadtest.kernel.topology import Topology
 
 Row = dict[str, Any]
 Progress = Callable[[Row], object]
@@ -15,13 +16,18 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": e
 
 
 def events(
-    stores: PrivateStores, experiment: str, asked: Row, report: Row, progress: Progress
+    experiment: str, asked: Row, topology: Topology, report: Row, progress: Progress
 ) -> Iterator[Row]:
-    """Run an experiment; yield its events, pass them to `progress`, and keep the versions."""
-    for event in stores.run_experiment(experiment, asked):
+    """Run an experiment; yield its events, and pass them to `progress`.
+
+    The report gets the versions of the servers, and the reason for each that is missing.
+    """
+    for event in perform(experiment, asked, topology):
         progress(event)
         if event["event"] == "versions":
             report["versions"] = event["versions"]
+        elif event["event"] == "stores":
+            report["missing"] |= event["missing"]
         yield event
 
 
@@ -34,12 +40,11 @@ def measure(
 ) -> tuple[Row, dict[str, list[Row]]]:
     """Run a benchmark on a database and a Redis; return its report and the rounds of each line."""
     measured: dict[str, list[Row]] = {}
-    with PrivateStores(store, ["redis"]) as stores:
-        stores.environ.update(environ)
-        report: Row = {"settings": asked, "missing": stores.missing, "versions": {}}
-        for event in () if stores.missing else events(stores, experiment, asked, report, progress):
-            if event["event"] == "round":
-                measured.setdefault(event["line"], []).append(event["round"])
+    report: Row = {"settings": asked, "missing": {}, "versions": {}}
+    topology = Topology(database=store, servers=["redis"], environ=dict(environ))
+    for event in events(experiment, asked, topology, report, progress):
+        if event["event"] == "round":
+            measured.setdefault(event["line"], []).append(event["round"])
     return report, measured
 
 

@@ -5,20 +5,16 @@ Example: manage.py lab endure recovery --rounds 1
 
 import json
 import os
-import time
 from argparse import ArgumentParser
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from devservers import Redis
-from devservers.faults.ensemble import FailLeader, Partitioned
-from devservers.faults.proxy import Proxy
 from loadtest.charts import marked
 from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_file, add_numbers
+from loadtest.kernel.actors import ExperimentFailed, perform
+from loadtest.kernel.topology import Topology
 from loadtest.load.plan import keep_within
-from loadtest.load.stores import ExperimentFailed, PrivateStores
 
 EXPERIMENTS = ("restarts", "recovery", "slow")
 LIMITS = {
@@ -26,8 +22,6 @@ LIMITS = {
     "stock": (10, 100_000),
     "rounds": (1, 1000),
 }
-DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
-"""With "everysec", a Redis that is killed may lose a release that it has confirmed."""
 HEADINGS = {
     "do": "fault",
     "blows": "other faults",
@@ -35,7 +29,6 @@ HEADINGS = {
     "lease_held": "lease held (s)",
 }
 """Titles of the report's tables and columns, where its names are short."""
-VARIABLES = {"database": "DATABASE_URL", "redis": "REDIS_URL"}
 PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 """The stores that an experiment reaches through a proxy."""
 
@@ -83,35 +76,20 @@ def endure(
     """Run an experiment on a whole shop, whose orders expire after `pay_within` seconds."""
     check_file("write", write, part := f"lab_endure_{what}")
     report: dict[str, Any] = {"settings": asked, "what": what}
-    leader = FailLeader(Partitioned()) if what == "recovery" else None
-    own: dict[str, Any] = {"ensemble": leader.ensemble, "redis_config": DURABLE} if leader else {}
-    with PrivateStores("mariadb", backends, **own) as stores, ExitStack() as stack:
-        if stores.missing:
-            raise ExperimentFailed("; ".join(stores.missing.values()))
-        proxies: dict[str, Proxy] = {}
-        for store in PROXIED.get(what, ()):
-            port = stores.ports[store]
-            # While the server is down, new connections are refused as without the proxy.
-            proxies[store] = stack.enter_context(Proxy(port, connect_timeout=0))
-            variable = VARIABLES[store]
-            url = stores.environ[variable].replace(f":{port}", f":{proxies[store].port}")
-            stores.environ[variable] = url
-        stores.environ |= {
-            "CELERY_BROKER_URL": stores.environ["REDIS_URL"],
-            "BUY_LIMIT": "1000000/second",
-            "PAY_WITHIN_SECONDS": str(pay_within),
-        }
-        del stores.environ["MAX_WAITING"], stores.environ["PURCHASES_PER_GRANT"]
-        nodes = [node.port for node in leader.ensemble.nodes] if leader else []
-        bar = stack.enter_context(terminal.bar())
-        ports = stores.ports | {store: proxy.port for store, proxy in proxies.items()}
-        for event in stores.run_experiment(experiment, {"ports": ports, "nodes": nodes, **asked}):
+    topology = Topology(
+        database="mariadb",
+        servers=backends,
+        proxied=PROXIED.get(what, ()),
+        is_durable=what == "recovery",
+        is_deployed=True,
+        environ={"BUY_LIMIT": "1000000/second", "PAY_WITHIN_SECONDS": str(pay_within)},
+    )
+    with terminal.bar() as bar:
+        for event in perform(experiment, asked, topology):
             bar.show(event)
-            if event["event"] == "fault" and leader and event["store"] == "zookeeper":
-                _fail_leader(leader, event["do"])
-            elif event["event"] == "fault":
-                _inject(stores, proxies.get(event["store"]), event)
-            elif event["event"] == "report":
+            if event["event"] == "stores" and event["missing"]:
+                raise ExperimentFailed("; ".join(event["missing"].values()))
+            if event["event"] == "report":
                 report |= event["report"]
     if write:
         marked.write(write, part, markdown(report))
@@ -157,43 +135,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _fail_leader(leader: FailLeader, do: Any) -> None:
-    if do == "recover":
-        leader.recover()
-    else:
-        leader.how = do
-        leader.inject()
-
-
-def _inject(stores: PrivateStores, proxy: Proxy | None, event: dict[str, Any]) -> None:
-    """Inject a fault into a store, or interrupt Redis for the event's seconds."""
-    name, seconds = event["store"], event["seconds"]
-    if proxy is None:
-        stores.kill(name, back_after=seconds)
-        return
-    server = stores.servers[name]
-    match event["do"]:
-        case "slow":
-            proxy.delay = seconds
-        case "silent":
-            proxy.hold()
-        case "pause" if isinstance(server, Redis):
-            server.pause_clients(seconds)
-        case "stop":
-            server.pause()
-            time.sleep(seconds)
-            server.resume()
-        case "kill":
-            server.kill()
-            time.sleep(seconds)
-            server.start()
-        case "cut":
-            proxy.cut(refuse=True)
-            time.sleep(seconds)
-            proxy.accept()
-        case "recover":
-            proxy.delay = 0.0
-            proxy.cut()  # held messages count as lost
-            proxy.resume()

@@ -11,8 +11,8 @@ from inventory.models import WriteStrategy
 from loadtest.charts.export import FILES, as_file
 from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_file, add_numbers
+from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
-from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import BACKENDS, NEEDS, STORES, Plan
 from loadtest.load.run import Report, run
 

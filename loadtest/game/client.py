@@ -17,7 +17,7 @@ from django.conf import settings
 from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.load.stores import private_environ
+from loadtest.kernel.topology import private_environ
 from shop.errors import NotFound, QueueFull, ServiceUnavailable, ShopError
 
 GAMES = 8
@@ -52,8 +52,7 @@ def start(level: str) -> UUID:
             [sys.executable, "-m", "loadtest.game"],
             stdout=subprocess.PIPE,
             cwd=settings.BASE_DIR,
-            env=private_environ(Path(os.devnull))
-            | {"LOG_LEVEL": "ERROR", "GAME": json.dumps(asked)},
+            env=private_environ(Path(os.devnull)) | {"GAME": json.dumps(asked)},
             pass_fds=[slot],  # the lock on the slot ends with the last process of the game
         ) as process:
             assert process.stdout is not None

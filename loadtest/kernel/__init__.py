@@ -1,1 +1,1 @@
-"""The kernel of all experiments: histories, holds and judges."""
+"""What every experiment is made of: servers, processes, faults, histories, holds, judges."""

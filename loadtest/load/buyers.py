@@ -1,31 +1,28 @@
 """A process of buyers: its threads wait for the start, then buy as the pages do."""
 
 import ctypes
-import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
-from devservers.process import die_with_parent
+from loadtest.kernel.faults import FaultTrigger
 from loadtest.kernel.history import Recorder
-from loadtest.load.fault_plan import FaultTrigger
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError
-from shop.models import User
+from shop.models import Sale, User
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.queries import get_sale
-
-logger = logging.getLogger(__name__)
 
 THINK_AT = "stock.read"
 START_TIMEOUT = 30.0
@@ -72,40 +69,31 @@ class SaleLoad:
     """The directory in which each process records its events."""
 
 
-def run_buyers(load: SaleLoad, process: int, results: Connection, late: bool) -> None:
-    """Let one process's share of the buyers buy, and send the errors.
+def run_buyers(load: SaleLoad, process: int, late: bool) -> None:
+    """Let one process's share of the buyers buy; raise the first unexpected error.
 
     `late`: the process replaces one that was killed, and continues its work.
     """
-    die_with_parent()
     policy.invalidate()
-    errors: list[str] = []
     recorder = Recorder(load.history)
     recorder.watch(locks[load.backend])
     recorder.watch_purchases()
     first = process * load.plan.threads
-    threads = [
-        threading.Thread(target=_run_thread, args=(load, slot, recorder, errors, late))
-        for slot in range(first, first + load.plan.threads)
-    ]
 
     def think() -> None:
         load.trigger.try_firing(load.sold)
         time.sleep(load.plan.think_ms / 1000)
 
-    with failpoints.armed(THINK_AT, think):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with failpoints.armed(THINK_AT, think), ThreadPoolExecutor(load.plan.threads) as pool:
+        slots = range(first, first + load.plan.threads)
+        done = [pool.submit(_run_thread, load, slot, recorder, late) for slot in slots]
     locks.close()
     recorder.close()
-    results.send(errors)
+    for one in done:
+        one.result()
 
 
-def _run_thread(
-    load: SaleLoad, slot: int, recorder: Recorder, errors: list[str], late: bool
-) -> None:
+def _run_thread(load: SaleLoad, slot: int, recorder: Recorder, late: bool) -> None:
     """Run the buyers of one thread, one after the other."""
     numbers = range(slot, len(load.customers), load.plan.processes * load.plan.threads)
     pauses = random.Random(f"{load.plan.seed}:{slot}")
@@ -114,16 +102,23 @@ def _run_thread(
         if not late:
             load.start.wait(START_TIMEOUT)
         for number in numbers[load.served[slot] :]:
-            outcome = _buy(load, load.customers[number], recorder, pauses)
+            customer = load.customers[number].pk
+            outcome = buy(
+                recorder,
+                partial(get_sale, slug=load.slug),
+                customer,
+                key=f"{load.slug}:{customer}",
+                patience=load.plan.patience,
+                pauses=pauses,
+            )
             load.outcomes[number] = outcome
             load.sold[slot] += outcome.kind == "order"
             load.served[slot] += 1
     except threading.BrokenBarrierError:
         """Another thread reports the reason."""
-    except Exception as error:
-        logger.exception("A thread of buyers failed")
+    except Exception:
         load.start.abort()
-        errors.append(f"{type(error).__name__}: {error}")
+        raise
     finally:
         connections.close_all()
 
@@ -143,19 +138,25 @@ def _connect() -> None:
             time.sleep(RETRY_SECONDS[0])
 
 
-def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Random) -> Outcome:
-    """Send the form, and send it again with the same key while nothing was decided."""
-    key = f"{load.slug}:{customer.pk}"
+def buy(
+    recorder: Recorder,
+    get: Callable[[], Sale],
+    customer: int,
+    *,
+    key: str,
+    patience: float,
+    pauses: random.Random,
+) -> Outcome:
+    """Buy one unit; with the same key again for `patience` seconds while nothing was decided."""
     began = time.monotonic()
     sends = 0
     while True:
         sends += 1
         is_final = True
         try:
-            with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as result:
-                sale = get_sale(slug=load.slug)
+            with recorder.operation("buy", user=customer, key=key, quantity=1) as result:
                 placed = place_order(
-                    PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key=key)
+                    PurchaseRequest(customer_id=customer, sale=get(), quantity=1, key=key)
                 )
                 result |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
@@ -165,6 +166,6 @@ def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Rand
             kind, is_final = "store_down", False
             close_old_connections()
         ended = time.monotonic()
-        if is_final or ended - began >= load.plan.patience:
+        if is_final or ended - began >= patience:
             return Outcome(kind.encode(), sends, began, ended)
         time.sleep(pauses.uniform(*RETRY_SECONDS))

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from inventory.models import WriteStrategy
-from loadtest.load.fault_plan import FAULTS
+from loadtest.kernel.faults import FAULTS
 from locking.exceptions import unknown
 
 STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}

@@ -1,18 +1,13 @@
 """Execute the runs of a plan in the lab's own stores.
 
-The request is {"plan": ..., "missing": {backend: why}, "ports": ...}; the events are the versions,
-progress, and one "run" for each run. This is a process of its own, because its environment leads
-to the private stores.
+The request is a Plan; the events are the versions, progress, and one "run" for each run.
 """
 
 import multiprocessing
 import os
 import platform
 import random
-import socket
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +18,13 @@ from django.core.management import call_command
 from django.db import connection, connections
 from redis import Redis
 
-from devservers import HOST
-from devservers.base import START_TIMEOUT
 from devservers.faults.worker import emit
+from devservers.process_pool import PoolFailed
+from loadtest.kernel.faults import FAULTS, TTL, marks
 from loadtest.kernel.history import dump, history
 from loadtest.kernel.judges import Promise, Run, facts, judge
 from loadtest.kernel.lost_updates import lost_updates
-from loadtest.load.fault_plan import FAULTS, TTL, marks
+from loadtest.kernel.topology import Stores
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
@@ -38,22 +33,26 @@ from locking import LockError, locks, policy
 from shop.models import Sale, User
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], stores: Stores) -> None:
     """Execute a request."""
-    plan = Plan(**asked["plan"])
+    plan = Plan(**asked)
+    for server in ("database", FAULTS[plan.fault].server):
+        if server in stores.missing:
+            for names in plan.guards():
+                emit("run", run={**names, **not_run(plan, stores.missing[server])})
+            return
     if plan.fault != "none":
         _shorten_leases()
     call_command("migrate", verbosity=0, interactive=False)
     emit("versions", versions=versions())
     customers = _make_customers(plan)
     for names in plan.guards():
-        _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))
         backend = names["backend"]
-        if why := asked["missing"].get(backend) or _switch(backend, names["discipline"]):
+        if why := stores.missing.get(backend) or _switch(backend, names["discipline"]):
             emit("run", run={**names, **not_run(plan, why)})
             continue
         sale = open_sale("-".join(map(str, names.values())), plan.stock)
-        emit("run", run={**names, **_run(plan, sale, customers, names)})
+        emit("run", run={**names, **_run(plan, sale, customers, names, stores)})
 
 
 def versions() -> dict[str, Any]:
@@ -91,15 +90,6 @@ def _make_customers(plan: Plan) -> list[User]:
     return customers
 
 
-def _wait_for_port(port: int | None) -> None:
-    """Wait until the server that the last run's fault killed is up again."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while port is not None and time.monotonic() < deadline:
-        with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-            return
-        time.sleep(0.05)
-
-
 def _switch(backend: str, discipline: str) -> str:
     """Activate a guard; return the reason if that fails, otherwise nothing."""
     try:
@@ -111,7 +101,7 @@ def _switch(backend: str, discipline: str) -> str:
 
 
 def _run(
-    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any]
+    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any], stores: Stores
 ) -> dict[str, Any]:
     """Let all buyers buy, then count the rows."""
     capabilities = locks[names["backend"]].capabilities
@@ -122,18 +112,19 @@ def _run(
     locks.close()
     folder = settings.VAR / "history" / sale.slug
     folder.mkdir(parents=True)
-    result = run_sale(
-        plan,
-        sale.slug,
-        customers,
-        backend=names["backend"],
-        history=folder,
-        progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
-        inject=lambda name: emit("inject", fault=name),
-        passes_on=expires_in_pause and plan.processes > 1,
-    )
-    if result.errors:
-        return not_run(plan, f"{len(result.errors)} errors: {result.errors[0]}")
+    try:
+        result = run_sale(
+            plan,
+            sale.slug,
+            customers,
+            backend=names["backend"],
+            history=folder,
+            progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
+            stores=stores,
+            passes_on=expires_in_pause and plan.processes > 1,
+        )
+    except PoolFailed as error:
+        return not_run(plan, str(error).rstrip().rpartition("\n")[2])
     faults = [one.name for one in result.injections]
     if plan.fault != "none" and faults.count(plan.fault) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""

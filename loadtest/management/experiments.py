@@ -12,8 +12,8 @@ from django.core.management.base import CommandError
 
 from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest.charts.terminal import Terminal
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.load.plan import PlanError
-from loadtest.load.stores import ExperimentFailed
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

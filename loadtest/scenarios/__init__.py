@@ -15,8 +15,8 @@ variant is {"guard", "is_repaired", "facts", "events", "seconds"}. Everything is
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadtest.bench.results import events
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.actors import perform
+from loadtest.kernel.topology import Topology
 from loadtest.scenarios.catalogue import SCENARIOS
 
 __all__ = ["SCENARIOS", "run"]
@@ -27,8 +27,10 @@ def run(
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
-    with PrivateStores("sqlite", ()) as stores:
-        for event in events(stores, "scenario", {"names": list(names)}, report, progress):
-            if event["event"] == "scenario":
-                report["scenarios"].append(event["scenario"])
+    for event in perform("scenario", {"names": list(names)}, Topology()):
+        progress(event)
+        if event["event"] == "versions":
+            report["versions"] = event["versions"]
+        elif event["event"] == "scenario":
+            report["scenarios"].append(event["scenario"])
     return report

@@ -7,7 +7,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import WriteStrategy
-from loadtest.load.fault_plan import FAULTS
+from loadtest.kernel.faults import FAULTS
 from loadtest.load.plan import BACKENDS, LIMITS, STORES, Plan, PlanError
 
 GROUPS = (

@@ -12,8 +12,9 @@ from loadtest.charts import marked
 from loadtest.charts.terminal import Terminal, check_file
 from loadtest.cli import add_numbers
 from loadtest.game.levels import RESULTS
+from loadtest.kernel.actors import perform
+from loadtest.kernel.topology import Topology
 from loadtest.load.plan import PlanError, keep_within
-from loadtest.load.stores import PrivateStores
 from verification.interleavings.programs import PARTS, PROGRAMS
 
 PART = "lab_interleavings"
@@ -38,13 +39,14 @@ def handle(terminal: Terminal, **options: Any) -> int:
     parts = options["backend"] or PARTS
     names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
     found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
-    with PrivateStores("sqlite", servers) as stores, terminal.bar() as bar:
-        if stores.missing:
-            raise PlanError("; ".join(stores.missing.values()))
-        asked = {"names": names, "limit": options["limit"]}
-        for event in stores.run_experiment("verification.interleavings.runner", asked):
-            found.append(event["program"])
-            bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
+    asked = {"names": names, "limit": options["limit"]}
+    with terminal.bar() as bar:
+        for event in perform("verification.interleavings.runner", asked, Topology(servers=servers)):
+            if event["event"] == "program":
+                found.append(event["program"])
+                bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
+            elif missing := event["missing"]:
+                raise PlanError("; ".join(missing.values()))
     if options["write"]:
         write(found, options["write"])
     terminal.show({"programs": found}, describe)

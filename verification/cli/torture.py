@@ -11,8 +11,8 @@ from typing import Any
 from devservers import ServerError
 from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_file, add_numbers
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.load.plan import keep_within
-from loadtest.load.stores import ExperimentFailed
 from verification.torture.campaign import COLUMNS, Campaign
 from verification.torture.catalogue import STORES, WORKLOADS
 from verification.torture.plan import WORK_SECONDS

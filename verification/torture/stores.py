@@ -10,7 +10,7 @@ from devservers import Redis, Server, ZooKeeper, start_all, stop_all
 from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
 from devservers.temporary import temporary_directory
-from loadtest.load.stores import private_environ
+from loadtest.kernel.topology import private_environ
 from verification.torture.catalogue import ALIAS, DATABASES, OTHER, STORES, Store
 from verification.torture.plan import PROCESSES
 

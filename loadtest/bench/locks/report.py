@@ -9,8 +9,8 @@ from inventory.management import console
 from loadtest.bench.locks.systems import OURS
 from loadtest.bench.results import Limit, Progress, Row, cells, compare, events
 from loadtest.charts.terminal import page
+from loadtest.kernel.topology import Topology
 from loadtest.load.plan import BACKENDS
-from loadtest.load.stores import PrivateStores
 
 Rows = dict[str, Row]
 
@@ -92,17 +92,14 @@ def bench(asked: Row, progress: Progress) -> dict[str, Any]:
 def _measure(store: str, asked: Row, report: dict[str, Any], progress: Progress) -> None:
     """Measure the backends that one database serves, and add to the report."""
     backends, database = asked["backends"], report["versions"].get("database")
-    with PrivateStores(store, [one for one in backends if one in BACKENDS]) as stores:
-        missing = dict(stores.missing)
-        if why := missing.pop("database", None):
-            missing = dict.fromkeys(backends, why)
-        report["missing"] |= missing
-        if len(missing) == len(backends):
-            return
-        for event in events(stores, "bench", {**asked, "missing": missing}, report, progress):
-            if event["event"] == "row":
-                report["systems"].append(event["row"])
-    if database:
+    servers = [one for one in backends if BACKENDS.get(one)]
+    topology = Topology(database=store, servers=servers, runs_without=True)
+    for event in events("bench", asked, topology, report, progress):
+        if event["event"] == "row":
+            report["systems"].append(event["row"])
+    if why := report["missing"].pop("database", None):
+        report["missing"] |= dict.fromkeys(backends, why)
+    if database and database != report["versions"]["database"]:
         report["versions"] |= {"database": f"{database}, {report['versions']['database']}"}
 
 

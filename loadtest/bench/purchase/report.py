@@ -9,7 +9,8 @@ from inventory.management.console import Rows
 from loadtest.bench.results import Limit, Progress, Row, cells, compare
 from loadtest.charts import marked
 from loadtest.charts.terminal import page
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.actors import perform
+from loadtest.kernel.topology import Topology
 
 Rounds = dict[str, list[Row]]
 
@@ -69,19 +70,15 @@ def bench(asked: Row, progress: Progress) -> dict[str, Any]:
     """Return the report; loadtest.bench.purchase.runner documents the arguments."""
     report: dict[str, Any] = {"settings": asked, "missing": {}, "versions": {}, "lines": []}
     for store in ("mariadb", "postgresql", "sqlite"):
-        with PrivateStores(store, ["redis"]) as stores:
-            report["missing"] |= stores.missing
-            if stores.missing:
-                continue
-            stores.environ |= ENVIRON
-            for name in ("MAX_WAITING", "PURCHASES_PER_GRANT"):  # use the shop's defaults
-                del stores.environ[name]
-            for event in stores.run_experiment("purchase", asked):
-                progress(event)
-                if event["event"] == "versions":
-                    report["versions"][store] = event["versions"]
-                elif event["event"] == "line":
-                    report["lines"].append(_row(store, event))
+        topology = Topology(database=store, servers=["redis"], environ=ENVIRON, is_deployed=True)
+        for event in perform("purchase", asked, topology):
+            progress(event)
+            if event["event"] == "stores":
+                report["missing"] |= event["missing"]
+            elif event["event"] == "versions":
+                report["versions"][store] = event["versions"]
+            elif event["event"] == "line":
+                report["lines"].append(_row(store, event))
     measured: Rounds = {row["line"]: row["rounds"] for row in report["lines"]}
     for row in report["lines"]:
         ratio = _ratio(measured, row["line"], "reference", "per_second")
