@@ -20,6 +20,7 @@ from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
 from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import Order, Payment, User
+from shop.money import minor_units
 from shop.orders import service as orders
 from shop.payments.providers import (
     ProviderRefusal,
@@ -29,7 +30,6 @@ from shop.payments.providers import (
     can_pay,
     provider,
 )
-from shop.platform.money import minor_units
 
 logger = logging.getLogger("shop")
 

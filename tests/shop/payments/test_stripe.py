@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from shop.errors import Overloaded
 from shop.models import Order, Payment, User
+from shop.money import check_decimals, minor_units, with_sign
 from shop.orders.service import cancel_order
 from shop.payments.providers import ProviderUnavailable, make_provider
 from shop.payments.service import (
@@ -24,7 +25,6 @@ from shop.payments.service import (
     start_payment,
     time_out_payments,
 )
-from shop.platform.money import check_decimals, minor_units, with_sign
 from tests.shop.making import a_sale
 from tests.shop.payments.stripe_server import DECLINED, PUBLIC, SECRET, LocalStripe, in_use
 from tests.shop.purchases import buy
