@@ -56,8 +56,8 @@ LAYERS = {
         apps
     """,
     "loadtest": """
+        kernel
         recipes models
-        history
         load
         charts
         bench
