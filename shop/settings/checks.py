@@ -69,7 +69,7 @@ def _stripe_problem() -> str:
 
 @register(Tags.security, deploy=True)
 def check_payments(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about Stripe's test mode, in which no money moves."""
+    """Warn about Stripe's test mode, in which no customer is charged."""
     if settings.PAYMENT_PROVIDER != "stripe" or "_test_" not in settings.STRIPE_SECRET_KEY:
         return []
     return [Warning("STRIPE_SECRET_KEY is a test key: no customer is charged.", id="shop.W002")]
