@@ -39,6 +39,7 @@ LAYERS = {
         catalogue
         orders
         payments
+        mail
         purchase
         administration
         operations
@@ -51,7 +52,7 @@ LAYERS = {
         store
         lottery
         service
-        gate views
+        gate views mail
         admin middleware urls
         apps
     """,

@@ -35,7 +35,7 @@ BACKENDS = {
 
 def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Return the report, the row of its only backend, and the exit code."""
-    report, code = verify("torture", *options)
+    report, code = verify("torture", "--minutes=9", *options)
     (row,) = report["backends"]
     return report, row, code
 
@@ -69,7 +69,7 @@ def test_campaign_that_never_reaches_a_mark_fails(
         lambda self, plan: Run(plan, [], counts={"grants": 5, "switches": 0}),
     )
     options = "--backend=redis", "--workload=switch", f"--runs={runs}"
-    report, code = verify("torture", *options)
+    report, code = verify("torture", "--minutes=9", *options)
     assert (report["unreached"], code) == (unreached, bool(unreached))
     assert report["marks"]["switch"] == {"runs": runs, "grants": 5 * runs, "switches": 0}
 
