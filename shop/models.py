@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
-from shop.platform.money import check_decimals, default_currency
+from shop.money import check_decimals, default_currency
 
 
 class User(AbstractUser):

@@ -31,6 +31,7 @@ LAYERS = {
         testing
     """,
     "shop": """
+        money
         settings errors
         platform models
         sales

@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from inventory.statements import Statement
 from shop.errors import BadInput, Forgery, InvalidTransition
 from shop.models import Order, Payment
+from shop.money import minor_units
 from shop.payments.providers import Provider, Report, State
 from shop.payments.service import apply_report, approve, get_payment, start_payment
-from shop.platform.money import minor_units
 from shop.web.decorators import CustomerRequest, customer_form
 from shop.web.forms import SeeOther
 from shop.web.orders import change_order

@@ -107,7 +107,7 @@ def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
 def refund_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Cancel a paid order, release its units, and write `also` in the same transaction.
 
-    Raises the errors of `cancel_order`. After the end of the sale nobody can buy the units.
+    Raises the errors of `cancel_order`. After the end of the sale the units stay unsold.
     """
     _close(order.sale, [order], Status.REFUNDED, also, since=Status.PAID)
     order.refresh_from_db(fields=["status", "closed_at"])

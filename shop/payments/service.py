@@ -14,12 +14,12 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from prometheus_client import Counter
 
 from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
 from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import Order, Payment, User
+from shop.money import minor_units
 from shop.orders import service as orders
 from shop.payments.providers import (
     ProviderRefusal,
@@ -29,14 +29,11 @@ from shop.payments.providers import (
     can_pay,
     provider,
 )
-from shop.platform.money import minor_units
+from shop.platform.metrics import PAYMENT_MISMATCHES
 
 logger = logging.getLogger("shop")
 
 Status = Payment.Status
-MISMATCHES = Counter(
-    "shop_payment_mismatches_total", "Reports of payments whose amount or currency is not theirs"
-)
 TASK_SECONDS, BATCH = 40, 2000
 """Time and number of payments after which a task leaves the others to its next run."""
 
@@ -85,7 +82,7 @@ def apply_report(*, report: Report) -> Payment:
         raise NotFound
     expected = minor_units(payment.amount, payment.currency), payment.currency
     if report.state != State.OPEN and (report.amount, report.currency) != expected:
-        MISMATCHES.inc()
+        PAYMENT_MISMATCHES.inc()
         logger.error("Payment %s is of %s, not of %s", payment, report, expected)
         raise BadInput(_("The amount is not that of the payment."))
     if report.state == State.PAID:

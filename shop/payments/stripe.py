@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 
 from shop.errors import BadInput, Forgery, NotFound, Overloaded
 from shop.models import Payment
+from shop.money import minor_units
 from shop.payments.providers import Provider, ProviderRefusal, ProviderUnavailable, Report, State
-from shop.platform.money import minor_units
 
 logger = logging.getLogger("shop")
 

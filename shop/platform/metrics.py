@@ -13,6 +13,9 @@ from locking.metrics import BUCKETS, registry
 RESPONSES = Counter("shop_http_responses_total", "HTTP responses", ["status"])
 RESPONSES.labels("500")  # starts at 0: Prometheus sees no increase in a series that starts at 1
 ORDERS = Counter("shop_orders_total", "Orders written")
+PAYMENT_MISMATCHES = Counter(
+    "shop_payment_mismatches_total", "Reports of payments whose amount or currency is not theirs"
+)
 WAITING_BUYERS = Gauge(
     "shop_waiting_buyers",
     "Purchases that wait for the lock of their sale or hold it",

@@ -355,7 +355,7 @@ check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
 CURRENCY = env.str("CURRENCY", default="CNY")
-"""ISO code of the currency of all prices, one of `shop.platform.money.SIGNS`."""
+"""ISO code of the currency of all prices, one of `shop.money.SIGNS`."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=600)
 """Seconds after which the provider is asked about a payment, which then ends."""
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="")

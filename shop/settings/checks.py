@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.server_check import server_problem
-from shop.platform.money import SIGNS
+from shop.money import SIGNS
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
@@ -69,10 +69,10 @@ def _stripe_problem() -> str:
 
 @register(Tags.security, deploy=True)
 def check_payments(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about Stripe's test mode, in which no money moves."""
+    """Warn about Stripe's test mode, in which no customer is charged."""
     if settings.PAYMENT_PROVIDER != "stripe" or "_test_" not in settings.STRIPE_SECRET_KEY:
         return []
-    return [Warning("STRIPE_SECRET_KEY is a test key: no money moves.", id="shop.W002")]
+    return [Warning("STRIPE_SECRET_KEY is a test key: no customer is charged.", id="shop.W002")]
 
 
 @register(Tags.security, deploy=True)

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from shop.models import Sale
-from shop.platform.money import with_sign
+from shop.money import with_sign
 from shop.platform.shared_pages import fragment
 
 register = template.Library()

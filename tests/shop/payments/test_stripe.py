@@ -15,16 +15,16 @@ from django.utils import timezone
 
 from shop.errors import Overloaded
 from shop.models import Order, Payment, User
+from shop.money import check_decimals, minor_units, with_sign
 from shop.orders.service import cancel_order
 from shop.payments.providers import ProviderUnavailable, make_provider
 from shop.payments.service import (
-    MISMATCHES,
     oldest_refund_seconds,
     refund_payments,
     start_payment,
     time_out_payments,
 )
-from shop.platform.money import check_decimals, minor_units, with_sign
+from shop.platform.metrics import PAYMENT_MISMATCHES
 from tests.shop.making import a_sale
 from tests.shop.payments.stripe_server import DECLINED, PUBLIC, SECRET, LocalStripe, in_use
 from tests.shop.purchases import buy
@@ -82,7 +82,7 @@ def send(event: object, *, secret: str = SECRET, age: int = 0, signed: str = "")
 
 
 def mismatches() -> float:
-    return next(iter(MISMATCHES.collect())).samples[0].value
+    return next(iter(PAYMENT_MISMATCHES.collect())).samples[0].value
 
 
 def end_order(payment: Payment, *, by: str) -> None:

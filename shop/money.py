@@ -16,7 +16,7 @@ DECIMALS = {"JPY": 0}
 def minor_units(amount: Decimal, currency: str) -> int:
     """Return the amount in the smallest unit of its currency, e.g. 1990 for 19.90 CNY.
 
-    Raise ValueError for a fraction of that unit, which nobody can pay.
+    Raise ValueError for a fraction of that unit, which cannot be paid.
     """
     units = amount.scaleb(DECIMALS.get(currency, 2))
     if units != int(units):
@@ -25,7 +25,7 @@ def minor_units(amount: Decimal, currency: str) -> int:
 
 
 def check_decimals(amount: Decimal) -> None:
-    """Raise ValidationError for a price that nobody can pay in the shop's currency."""
+    """Raise ValidationError for a price that cannot be paid in the shop's currency."""
     try:
         minor_units(amount, settings.CURRENCY)
     except ValueError:
