@@ -11,6 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
 from django.db import (
     IntegrityError,
     InterfaceError,
@@ -298,4 +299,5 @@ def server_error(request: HttpRequest) -> HttpResponse:
     """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
     if refusal := refusal_of(sys.exc_info()[1]):
         return answer(request, refusal)
-    return HttpResponse(loader.get_template("500.html").render(), status=500)
+    page = loader.get_template("500.html").render({"shop_name": settings.SHOP_NAME})
+    return HttpResponse(page, status=500)

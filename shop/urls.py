@@ -2,7 +2,7 @@
 
 from django.apps import apps
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.i18n import set_language
 
@@ -18,6 +18,7 @@ urlpatterns = [
     path("sales/<slug:slug>/token/", pages.sale_token, name="sale-token"),
     path("sales/<slug:slug>/buy/", purchase.buy, name="buy"),
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
+    re_path(r"^media/products/(?P<name>[0-9a-f]{16}\.webp)$", pages.photo, name="photo"),
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),

@@ -5,17 +5,17 @@ Prices, stock and orders are written once, through the services, and are read-on
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
 
 from locking.admin import LargeTable, ReadOnlyAdmin
 from shop.admin.sales import SaleAdmin
 from shop.models import Order, Payment, RejectedReservation, Sale, User
 
-admin.site.site_header = admin.site.site_title = _("Flash Sale")
+admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 admin.site.register(Sale, SaleAdmin)
 
 

@@ -9,9 +9,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from shop.models import Sale
+from shop.platform import currency
 from shop.platform.shared_pages import fragment
 
 register = template.Library()
+register.filter(currency.money)
 
 
 class SharedNode(template.Node):
