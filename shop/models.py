@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
+from shop.delivery import DeliveryAddress as DeliveryAddress
 
 
 class User(AbstractUser):

@@ -6,7 +6,7 @@ from django.urls import include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.i18n import set_language
 
-from shop.web import accounts, health, operations, orders, pages, purchase, reservations
+from shop.web import accounts, addresses, health, operations, orders, pages, purchase, reservations
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -22,6 +22,7 @@ urlpatterns = [
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),
+    path("orders/<slug:number>/address/", addresses.address, name="address"),
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),

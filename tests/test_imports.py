@@ -31,7 +31,7 @@ LAYERS = {
         testing
     """,
     "shop": """
-        settings errors
+        settings errors delivery
         platform models
         sales
         reservations

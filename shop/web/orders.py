@@ -16,6 +16,7 @@ from locking.models import IdempotencyKey
 from shop.errors import InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
+from shop.web.addresses import address_context
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther, key_of
 
@@ -79,4 +80,4 @@ def refused(request: CustomerRequest, number: str, error: ShopError, key: str = 
 def _order_context(order: Order, key: str = "") -> dict[str, Any]:
     """Return the context of the order page; `key` is that of a form that may be sent again."""
     context = {"order": order, "payment": order.payments.first(), "now": timezone.now()}
-    return {**context, "key": key or str(uuid.uuid4())}
+    return {**context, **address_context(order), "key": key or str(uuid.uuid4())}
