@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from locking.admin import LargeTable, ReadOnlyAdmin
 from shop.admin.sales import SaleAdmin
-from shop.models import Order, Payment, RejectedReservation, Sale, User
+from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 admin.site.register(Sale, SaleAdmin)
@@ -56,13 +56,23 @@ class _Listed(LargeTable, ReadOnlyAdmin):
         return super().get_queryset(request).prefetch_related(*self.shown_with)
 
 
+class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
+    """Where an order goes, read-only: its customer changes it."""
+
+    model = DeliveryAddress
+    fields = readonly_fields = (*DeliveryAddress.LINES, "shipped_at")
+    can_delete = False
+    max_num = 0
+
+
 @admin.register(Order)
 class OrderAdmin(_Listed):
     """Orders, read-only: customers and scheduled jobs change them."""
 
     list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
     list_filter = ("status", "created_at")
-    search_fields = ("number", "sale__slug", "customer__username")
+    search_fields = ("number", "sale__slug", "customer__username", "customer__email")
+    inlines = (AddressInline,)
     shown_with = ("customer", "sale__product")
 
 

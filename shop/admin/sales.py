@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
+from shop.admin.sale_pages import SalePages
 from shop.administration.sale_management import (
     FIXED,
     close_now,
@@ -137,7 +138,7 @@ class StockForm(ActionForm):
     units = units_field(required=False, initial=10)
 
 
-class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class SaleAdmin(SalePages):
     """Sales, created with their stock, and corrected until they open."""
 
     list_display = (
