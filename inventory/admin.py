@@ -8,6 +8,7 @@ from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock, StockMovement
@@ -22,8 +23,8 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ("name", "name_zh", "price", "is_listed")
     fieldsets = (
         (None, {"fields": (("name", "name_zh"), "slug", "price", "is_listed")}),
-        (_("picture"), {"fields": ("preview", "photo", "picture")}),
-        (_("description"), {"fields": ("description", "description_zh")}),
+        (capfirst(_("picture")), {"fields": ("preview", "photo", "picture")}),
+        (capfirst(_("description")), {"fields": ("description", "description_zh")}),
     )
     readonly_fields = ("preview",)
     formfield_overrides = {models.FileField: {"form_class": PictureField}}

@@ -146,11 +146,10 @@ class SaleAdmin(SalePages):
         "product",
         "price",
         "left",
-        "limit_per_customer",
         "phase",
-        "opens_at",
-        "closes_at",
-        "fulfilment",
+        "opening",
+        "closing",
+        "processing",
     )
     list_select_related = ("product", "stock")
     list_per_page = list_max_show_all = 25
@@ -160,7 +159,6 @@ class SaleAdmin(SalePages):
     form = SaleForm
     action_form = StockForm
     actions = ("restock", "reduce", "open_now", "close_now", "unlist", "clone")
-    list_filter = ("fulfilment", "opens_at", "closes_at")
 
     def has_change_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
         """Leave an unlisted sale as it is."""
@@ -227,6 +225,21 @@ class SaleAdmin(SalePages):
     def phase(self, sale: Sale) -> str:
         """Return the current phase, or that customers no longer find the sale."""
         return str(sale.phase().label if sale.is_listed else _("Unlisted"))
+
+    @admin.display(description=_("opens at"), ordering="opens_at")
+    def opening(self, sale: Sale) -> str:
+        """Return when the sale opens, short enough for a column."""
+        return f"{timezone.localtime(sale.opens_at):%F %H:%M}"
+
+    @admin.display(description=_("closes at"), ordering="closes_at")
+    def closing(self, sale: Sale) -> str:
+        """Return when the sale closes."""
+        return f"{timezone.localtime(sale.closes_at):%F %H:%M}"
+
+    @admin.display(description=_("fulfilment"), ordering="fulfilment")
+    def processing(self, sale: Sale) -> str:
+        """Return how orders are written, in a word."""
+        return str(_("Queued") if sale.is_queued else _("Direct"))
 
     @admin.action(description=_("Add stock"), permissions=["change"])
     def restock(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:

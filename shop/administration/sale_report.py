@@ -26,8 +26,7 @@ class Outcome(NamedTuple):
     """Orders of one status, or payments that were returned."""
 
     label: str
-    orders: int
-    units: int | None
+    count: int
     amount: Decimal
 
 
@@ -94,9 +93,9 @@ def duration(seconds: float) -> str:
 
 
 def _orders(sale: Sale) -> Iterator[Outcome]:
-    price, units = F("unit_price") * F("quantity"), Sum("quantity")
+    sums = {"count": Count("pk"), "amount": Sum(F("unit_price") * F("quantity"))}
     rows = Order.objects.filter(sale=sale).order_by("status").values_list("status")
-    found = {status: of for status, *of in rows.annotate(Count("pk"), units, Sum(price))}
+    found = {status: of for status, *of in rows.annotate(**sums)}
     return (Outcome(str(one.label), *found[one]) for one in Order.Status if one in found)
 
 
@@ -104,7 +103,7 @@ def _refunds(sale: Sale) -> Iterator[Outcome]:
     refunded = Payment.objects.filter(order__sale=sale, status=Payment.Status.REFUNDED)
     if count := refunded.count():
         amount = refunded.aggregate(sum=Sum("amount"))["sum"]
-        yield Outcome(_("Payments refunded"), count, None, amount)
+        yield Outcome(_("Payments refunded"), count, amount)
 
 
 def _refused(sale: Sale) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ def address_of(*, order: Order) -> DeliveryAddress | None:
 def last_address(*, customer: User) -> DeliveryAddress | None:
     """Return the address of the customer's newest order that has one."""
     given = DeliveryAddress.objects.filter(order__customer=customer)
-    return given.order_by("-order").first()
+    return given.order_by("-order_id").first()
 
 
 def can_change(*, order: Order, address: DeliveryAddress | None) -> bool:
@@ -46,7 +46,7 @@ def save_address(*, order: Order, lines: Mapping[str, str]) -> None:
 def to_pack(*, sale: Sale) -> QuerySet[DeliveryAddress]:
     """Return the addresses of a sale's paid orders that are not shipped, oldest order first."""
     paid = DeliveryAddress.objects.filter(order__sale=sale, order__status=Order.Status.PAID)
-    return paid.filter(shipped_at=None).order_by("order")
+    return paid.filter(shipped_at=None).order_by("order_id")
 
 
 @transaction.atomic

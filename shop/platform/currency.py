@@ -3,7 +3,6 @@
 from decimal import Decimal
 
 from django.conf import settings
-from django.template.defaultfilters import floatformat
 
 SIGNS = {
     "AUD": "A$",
@@ -26,4 +25,4 @@ SIGNS = {
 def money(amount: Decimal | int) -> str:
     """Return an amount with the sign of the currency; whole amounts have no decimals."""
     sign = SIGNS.get(settings.CURRENCY, f"{settings.CURRENCY}\N{NO-BREAK SPACE}")
-    return f"{sign}{floatformat(amount, '-2g')}"
+    return f"{sign}{amount:,.2f}".removesuffix(".00")
