@@ -18,7 +18,7 @@ def line(label: object, length: int) -> models.CharField:  # type: ignore[type-a
 
 
 class DeliveryAddress(models.Model):
-    """Where the units of an order go; the customer may change it until they are shipped."""
+    """The address to send an order to; its customer may change it until it is shipped."""
 
     order = models.OneToOneField(
         "shop.Order",

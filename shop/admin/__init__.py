@@ -57,7 +57,7 @@ class _Listed(LargeTable, ReadOnlyAdmin):
 
 
 class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
-    """Where an order goes, read-only: its customer changes it."""
+    """The delivery address of an order, read-only: its customer changes it."""
 
     model = DeliveryAddress
     fields = readonly_fields = (*DeliveryAddress.LINES, "shipped_at")
