@@ -32,9 +32,8 @@ from shop.administration.sale_management import (
 )
 from shop.errors import Overloaded
 from shop.models import Sale
-from shop.platform.currency import money
 from shop.sales.queries import create_sale
-from shop.templatetags.shop import zone
+from shop.templatetags.shop import money, zone
 
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     """Orders of one status, or payments that were returned."""
 
     label: str
-    count: int
+    orders: int
     amount: Decimal
 
 

@@ -289,8 +289,6 @@ TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
 """Of the times in the admin and of those on pages without JavaScript."""
 SHOP_NAME = env.str("SHOP_NAME", default="") or _("Flash Sale")
 SHOP_FOOTER = env.str("SHOP_FOOTER", default="")
-CURRENCY = env.str("CURRENCY", default="CNY")
-"""ISO 4217 code of the currency of all prices."""
 
 CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
@@ -352,6 +350,8 @@ HEARTBEAT_FILE = env.str("HEARTBEAT_FILE", default="")
 check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
+CURRENCY = env.str("CURRENCY", default="CNY")
+"""ISO code of the currency of all prices, one of `shop.platform.money.SIGNS`."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 """Seconds that the payment provider may take to approve or decline."""
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="")

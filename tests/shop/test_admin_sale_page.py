@@ -55,7 +55,7 @@ def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
     late = start_payment(order=Order.objects.get(customer__username="d"))
     Payment.objects.filter(pk=late.pk).update(status=Payment.Status.REFUNDED)
     report = report_of(sale=sold_out)
-    assert [(one.label, one.count, float(one.amount)) for one in report.outcomes] == [
+    assert [(one.label, one.orders, float(one.amount)) for one in report.outcomes] == [
         ("Waiting for payment", 1, 9.9),
         ("Paid", 2, 19.8),
         ("Cancelled", 1, 9.9),
