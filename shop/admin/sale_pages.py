@@ -24,13 +24,15 @@ from shop.orders.addresses import mark_shipped, to_pack
 
 PER_LIST = 100
 """Orders on a packing list: those marked as shipped make room for the next."""
+COUNTED = 1000
+"""Orders that a packing list counts."""
 PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 """Permissions to see the customers of a sale."""
 SHIP = "shop.change_deliveryaddress"
 
 
 class Panel(NamedTuple):
-    """What another application shows on the page of a sale."""
+    """A part of the page of a sale, which another application shows."""
 
     title: str | Promise
     rows: list[tuple[str | Promise, str]]
@@ -98,8 +100,9 @@ class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
             "opts": self.opts,
             "sale": sale,
             "addresses": listed[:PER_LIST],
-            "count": listed.count(),
-            "without_address": paid.filter(address=None).count(),
+            "count": listed[:COUNTED].count(),
+            "without_address": paid.filter(address=None)[:COUNTED].count(),
+            "counted": COUNTED,
             "may_ship": request.user.has_perm(SHIP),
             "title": _("Packing list"),
         }

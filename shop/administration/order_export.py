@@ -1,7 +1,8 @@
 """The orders of a sale as CSV, for spreadsheets and the software of a carrier."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from io import StringIO
 
 from django.conf import settings
@@ -11,10 +12,11 @@ from shop.models import DeliveryAddress, Order, Sale
 
 CHUNK = 1000
 """Orders that one statement reads."""
-COLUMNS = (
-    *("number", "status", "created_at", "closed_at", "customer", "email", "product"),
-    *("quantity", "unit_price", "total", "currency", *DeliveryAddress.LINES, "shipped_at"),
-)
+FIELDS = ("number", "status", "created_at", "closed_at", "quantity", "unit_price")
+OTHERS = {"customer": "customer__username", "email": "customer__email"}
+OTHERS |= {name: f"address__{name}" for name in (*DeliveryAddress.LINES, "shipped_at")}
+"""Columns by the field of another table that they are read from."""
+COLUMNS = (*FIELDS, *OTHERS, "product", "currency")
 FORMULA = tuple("=+-@＝＋－＠")
 """With these a spreadsheet begins a formula."""
 
@@ -22,35 +24,23 @@ FORMULA = tuple("=+-@＝＋－＠")
 def export_orders(*, sale: Sale) -> Iterator[str]:
     """Yield the header and the orders of a sale, oldest first, in chunks of lines."""
     yield "\ufeff" + _lines([COLUMNS])  # so that spreadsheets read UTF-8
-    last = 0
-    orders = Order.objects.filter(sale=sale).select_related("customer", "address").order_by("pk")
-    while chunk := list(orders.filter(pk__gt=last)[:CHUNK]):
-        last = chunk[-1].pk
-        yield _lines([_row(order, sale) for order in chunk])
+    last, same = 0, (sale.product.slug, settings.CURRENCY)
+    orders = Order.objects.filter(sale=sale).order_by("pk")
+    rows = orders.values_list("pk", *FIELDS, *OTHERS.values())
+    while chunk := list(rows.filter(pk__gt=last)[:CHUNK]):
+        last = chunk[-1][0]
+        yield _lines((*row[1:], *same) for row in chunk)
 
 
-def _row(order: Order, sale: Sale) -> tuple[object, ...]:
-    address = getattr(order, "address", None)
-    times = (order.created_at, order.closed_at, address and address.shipped_at)
-    placed, closed, shipped = (
-        timezone.localtime(when).isoformat(" ", "seconds") if when else "" for when in times
-    )
-    customer = order.customer
-    return (
-        *(order.number, order.status, placed, closed, customer.username, customer.email),
-        *(sale.product.slug, order.quantity, order.unit_price, order.total, settings.CURRENCY),
-        *(getattr(address, name, "") for name in DeliveryAddress.LINES),
-        shipped,
-    )
-
-
-def _lines(rows: list[tuple[object, ...]]) -> str:
+def _lines(rows: Iterable[tuple[object, ...]]) -> str:
     lines = StringIO()
-    csv.writer(lines).writerows([[_as_text(value) for value in row] for row in rows])
+    csv.writer(lines).writerows([_as_text(value) for value in row] for row in rows)
     return lines.getvalue()
 
 
 def _as_text(value: object) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
-    text = str(value)
+    """Return a text that no spreadsheet takes for a formula; empty for None."""
+    if isinstance(value, datetime):
+        return timezone.localtime(value).isoformat(" ", "seconds")
+    text = "" if value is None else str(value)
     return f"'{text}" if text.lstrip().startswith(FORMULA) else text
