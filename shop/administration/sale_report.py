@@ -131,14 +131,15 @@ def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
     first, last = rows.aggregate(first=Min("pk"), last=Max("pk")).values()
     step = (last - first) // STEPS + 1
     groups = (
-        rows.values_list(Floor((F("pk") - first) / step))
+        rows.annotate(group=Floor((F("pk") - first) / step))
+        .values_list("group")
         .annotate(
-            at=Max("created_at"),
+            at=Max("created_at", filter=~IS_STOCKED),
             moved=Sum("delta"),
             stocked=Sum("delta", filter=IS_STOCKED, default=0),
             out=Sum("delta", filter=Q(delta__lt=0), default=0),
         )
-        .order_by("at")
+        .order_by("group")
     )
     curve, left, taken, sold_out_after = [], 0, 0, None
     for number, at, moved, added, out in groups:
@@ -147,7 +148,7 @@ def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
             inside = rows.filter(pk__gte=begins, pk__lt=begins + step).order_by("pk")
             sold_out_after = _sold_out(sale, left, inside)
         left, taken = left + moved, taken - (moved - added)
-        if moved != added or out:
+        if at:
             curve.append(Taken(_since_opening(sale, at), taken))
     return curve, sold_out_after
 
