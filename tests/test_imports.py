@@ -55,8 +55,8 @@ LAYERS = {
         apps
     """,
     "loadtest": """
+        kernel
         recipes models
-        history
         load
         charts
         bench

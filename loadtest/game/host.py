@@ -21,7 +21,7 @@ from devservers.faults.worker import emit
 from inventory.models import Stock
 from loadtest.game.buyers import Buyer
 from loadtest.game.levels import LEVELS, STOPS
-from loadtest.history.recorder import Event, history
+from loadtest.kernel.history import Event, history
 from loadtest.scenarios.testbed import SharedResources, Testbed
 from locking import locks
 from locking.claims import Held

@@ -18,7 +18,7 @@ from typing import Any
 
 from devservers.faults.waiting import FaultFailed, until
 from devservers.process import process_state
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
 from loadtest.load.fault_plan import FAULTS, NAMES, PAUSE_SECONDS, FaultTrigger, Injection, marks
 from loadtest.load.plan import Plan

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from loadtest.charts import marked, svg, timeline
 from loadtest.charts.axis import WIDTH
 from loadtest.charts.export import sheet, table
-from loadtest.charts.timeline_data import SECOND
+from loadtest.kernel.history import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0011_indexes_of_large_tables'),
+        ('shop', '0012_payment_providers'),
     ]
 
     operations = [

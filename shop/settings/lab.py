@@ -9,6 +9,7 @@ from shop.settings.base import (
     CELERY_BEAT_SCHEDULE,
     CELERY_IMPORTS,
     INSTALLED_APPS,
+    PAYMENT_PROVIDERS,
     env,
     install_waiting_room,
 )
@@ -24,10 +25,12 @@ CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,
     "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},
 }
+PAYMENT_PROVIDERS = {**PAYMENT_PROVIDERS, "simulated": "loadtest.web.gateway.Simulated"}
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="simulated")
 """The customer chooses the outcome, so production refuses it."""
 SHOP_FOOTER = env.str("SHOP_FOOTER", default="") or _(
     "Demo shop: nothing is shipped and no one is charged."
 )
+PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
 """Runs of the lab's preset per address, for visitors who may not run load tests."""

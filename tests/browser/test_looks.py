@@ -26,7 +26,7 @@ PAGES = {
     "orders": "/orders/",
     "order": "/orders/{order}/",
     "address": "/orders/{order}/address/",
-    "gateway": "/gateway/{payment}/",
+    "gateway": "/payments/{payment}/",
     "sign-up": "/accounts/sign-up/",
     "sign-in": "/accounts/sign-in/",
     "profile": "/accounts/profile/",

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.charts.terminal import Terminal
 from loadtest.cli import add_numbers
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 from loadtest.load.plan import PlanError, keep_within
 from verification.histories.linearizability import BUDGET, BadHistory, Operation, check
 from verification.histories.lock_models import Lock, Stock

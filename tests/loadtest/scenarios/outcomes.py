@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from devservers import ServerMissing
-from loadtest.charts import timeline, timeline_data
+from loadtest.charts import timeline
 from loadtest.scenarios import SCENARIOS, run
 from tests.fault_rows import record_fault, record_outcome
-from tests.loadtest.charts.drawn import misnumbered, misplaced
+from tests.loadtest.charts.drawn import contradictions, misplaced
 
 Variants = tuple[dict[str, Any], dict[str, Any]]
 
@@ -44,8 +44,7 @@ def facts(result: dict[str, Any]) -> Variants:
     assert len(sentences) == 3
     length = timeline.length_of((broken, repaired))
     for variant in (broken, repaired):
-        assert timeline_data.read(variant).contradictions() == []
-        assert misnumbered(variant["events"]) == []
+        assert contradictions(variant["events"]) == []
         assert misplaced(timeline.draw(variant, length=length)) == []
     assert not any("%" in sentence for sentence in sentences)
     return broken["facts"], repaired["facts"]

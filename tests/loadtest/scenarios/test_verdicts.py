@@ -164,6 +164,7 @@ def test_scenario_writes_page_and_charts(
     assert "2 were sold of 1" in output.replace("\n", " ")
     html = page.read_text()
     assert html.count("<svg") == 2
+    assert "class Player" in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in html
     assert {one.name for one in tmp_path.glob("*.svg")} == {

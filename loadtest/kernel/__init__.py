@@ -1,0 +1,1 @@
+"""The kernel of all experiments: histories, holds and judges."""
