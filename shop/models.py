@@ -176,6 +176,8 @@ class CustomerQuota(models.Model):
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     taken = models.PositiveSmallIntegerField(default=0)
+    # Orders that expired unpaid: see UNPAID_LIMIT.
+    expired = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = [
@@ -235,6 +237,11 @@ class Order(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     pay_by = models.DateTimeField(_("pay by"))
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
+    # See `shop.sales.stock_lock.LockUse`.
+    lock_backend = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
+    lock_token = models.BigIntegerField(null=True, editable=False)
+    lock_waited_us = models.PositiveIntegerField(null=True, editable=False)
+    lock_held_us = models.PositiveIntegerField(null=True, editable=False)
 
     class Meta:
         ordering = ["-created_at", "-pk"]
@@ -278,7 +285,17 @@ class Order(models.Model):
             "total": str(self.total),
             "pay_by": self.pay_by.isoformat(timespec="milliseconds"),
             "url": self.get_absolute_url(),
+            "lock": self.lock,
         }
+
+    @property
+    def lock(self) -> dict[str, Any] | None:
+        """The lock under which the order was written, with times in ms; None if it is unknown."""
+        if self.lock_backend is None:
+            return None
+        times = {"waited_ms": self.lock_waited_us, "held_ms": self.lock_held_us}
+        in_ms = {name: None if us is None else us / 1000 for name, us in times.items()}
+        return {"backend": self.lock_backend, "token": self.lock_token, **in_ms}
 
     @property
     def is_payable(self) -> bool:

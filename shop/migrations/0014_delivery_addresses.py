@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0012_payment_providers'),
+        ('shop', '0015_unpaid_limit_and_lock_of_orders'),
     ]
 
     operations = [

@@ -295,6 +295,8 @@ CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 """Purchases per customer; further ones get 429."""
+UNPAID_LIMIT = env.int("UNPAID_LIMIT", default=3)
+"""Orders of a customer that may expire unpaid in a sale before the next one is refused; 0 = any."""
 SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
 """Sign-ins and sign-ups per address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
@@ -303,6 +305,10 @@ SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
 """Wrong passwords per name, from all addresses and unknown devices together."""
 SIGN_UP_TAKEN_LIMIT = env.str("SIGN_UP_TAKEN_LIMIT", default="10/hour")
 """Sign-ups per address with a name that is taken; then all sign-ups from there get 429."""
+PROOF_OF_WORK = env.int("PROOF_OF_WORK", default=0)
+"""Zero bits of the proof of work of a sign-up and of joining a waiting room, up to 32; 0 = off."""
+PROOF_WAIT_LIMIT = env.str("PROOF_WAIT_LIMIT", default="5/hour")
+"""Such forms per address that a browser without script sends after a minute instead."""
 SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
 """Password of the accounts that `seed` creates; if empty, they cannot sign in."""
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)

@@ -22,9 +22,9 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django.views.generic import FormView
 
-from shop.errors import STORE_ERRORS, Overloaded, ServiceUnavailable
+from shop.errors import STORE_ERRORS, Overloaded, ProofRequired, ServiceUnavailable, answer
 from shop.models import User
-from shop.platform import rate_limits
+from shop.platform import proof_of_work, rate_limits
 from shop.web.decorators import CustomerRequest, View
 from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
 
@@ -32,6 +32,8 @@ METHODS = ["get", "head", "post"]
 DEVICE = "device"
 """The cookie of a browser in which an account has signed in; signed together with its name."""
 DEVICE_SECONDS = 365 * 24 * 3600
+SIGN_UP = "sign-up"
+"""Purpose of the proof of work."""
 
 
 def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
@@ -128,6 +130,12 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: SignUpForm) -> HttpResponse:
         """Create the account; another sign-up may have taken the name since it was checked."""
+        address = rate_limits.address_of(self.request)
+        try:
+            proof_of_work.check(self.request.POST, purpose=SIGN_UP, address=address)
+        except ProofRequired as error:
+            context = self.get_context_data(form=form, proof=error.more)
+            return answer(self.request, error, page=self.template_name, context=context)
         try:
             with transaction.atomic():
                 user = form.save()
@@ -138,6 +146,13 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         login(self.request, user)
         response = HttpResponseRedirect(self.get_success_url())
         return _remember_device(response, user.get_username())
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        """Add the challenge of the form; after an error, the one that was sent with it."""
+        sent = self.request.POST.get(proof_of_work.CHALLENGE, "")
+        return super().get_context_data(
+            **{"proof": proof_of_work.offer(SIGN_UP, sent=sent), **context}
+        )
 
     def form_invalid(self, form: SignUpForm) -> HttpResponse:
         """Show the form again with its errors."""

@@ -30,7 +30,7 @@ from shop.orders.service import live_orders
 from shop.payments.providers import can_pay
 from shop.platform import shared_pages
 from shop.purchase import tokens
-from shop.purchase.admission import gate_page
+from shop.purchase.admission import GateState, gate_state
 from shop.web.context import time_to_pay
 from shop.web.decorators import live_page, public_page
 from shop.web.forms import TOKEN, read_key
@@ -142,13 +142,13 @@ def sale_token(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "shop/_purchase_token.html", {"sale": seen.sale, "key": key, **token})
 
 
-def _room_url(request: HttpRequest, sale: Sale) -> str | None:
-    """Return the URL of the page that this visitor has to pass before the form, or None.
+def _gate(request: HttpRequest, sale: Sale) -> GateState | None:
+    """Return what this visitor has to pass before the form, or has passed, or None.
 
     While the database is unavailable, the page stays; the purchase asks again.
     """
     try:
-        return gate_page(sale=sale, customer_id=request.user.pk)
+        return gate_state(sale=sale, customer_id=request.user.pk)
     except STORE_ERRORS:
         return None
 
@@ -195,12 +195,15 @@ def sale_context(
     pending = [order for order in orders if order.status == Order.Status.PENDING]
     remaining = sale.limit_per_customer - sum(order.quantity for order in orders)
     key = key or str(uuid.uuid4())
-    room_url = _room_url(request, sale)
+    gate = _gate(request, sale)
+    room_url = gate.url if gate and gate.state != "turn" else None
     token = {} if room_url else purchase_token(request, sale, key, is_first=not orders)
     return {
         **stock_context(seen),
         **token,
         "room_url": room_url,
+        "gate": gate,
+        "turn_until": timezone.now() + timedelta(seconds=gate.lasts) if gate else None,
         "time_to_pay": time_to_pay(pay_by) if can_pay() else None,
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
