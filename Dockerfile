@@ -25,7 +25,8 @@ COPY --from=build /venv /venv
 # What .dockerignore lets through.
 COPY . .
 USER 10001
-RUN DJANGO_SETTINGS_MODULE=shop.settings.base python manage.py collectstatic --noinput
+RUN DJANGO_SETTINGS_MODULE=shop.settings.base python manage.py collectstatic --noinput \
+    && mkdir /var/lib/shop/media
 # Only now: nothing of the shop may be imported before that folder exists.
 ENV PROMETHEUS_MULTIPROC_DIR=/tmp/metrics \
     DJANGO_SETTINGS_MODULE=shop.settings.production

@@ -1,10 +1,18 @@
 """Admin pages: products can be edited; stock and its ledger are read-only."""
 
+from functools import partial
+from typing import Any
+
 from django.contrib import admin
+from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock, StockMovement
+from inventory.pictures import PictureField
 from locking.admin import LargeTable, ReadOnlyAdmin
 
 
@@ -13,11 +21,31 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Products of the catalogue; one that was ever on sale can be hidden but not deleted."""
 
     list_display = ("name", "name_zh", "price", "is_listed")
+    fieldsets = (
+        (None, {"fields": (("name", "name_zh"), "slug", "price", "is_listed")}),
+        (capfirst(_("picture")), {"fields": ("preview", "photo", "picture")}),
+        (capfirst(_("description")), {"fields": ("description", "description_zh")}),
+    )
+    readonly_fields = ("preview",)
+    formfield_overrides = {models.FileField: {"form_class": PictureField}}
     list_editable = ("is_listed",)
     list_per_page = 25
     list_filter = ("is_listed",)
     search_fields = ("name", "name_zh", "slug")
     prepopulated_fields = {"slug": ("name",)}
+
+    @admin.display(description=_("Customers see"))
+    def preview(self, product: Product) -> str:
+        """Return the picture that pages show, or a dash."""
+        shown = '<img class="preview" src="{}" alt="" width="160" height="160">'
+        return format_html(shown, product.picture_url) if product.picture_url else "–"
+
+    def save_model(self, request: HttpRequest, obj: Product, form: Any, change: bool) -> None:
+        """Save the product, and delete a photo that was replaced or removed."""
+        old = str(form.initial.get("photo") or "") if "photo" in form.changed_data else ""
+        super().save_model(request, obj, form, change)
+        if old:
+            transaction.on_commit(partial(obj.photo.storage.delete, old))
 
 
 @admin.register(Stock)

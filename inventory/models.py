@@ -6,9 +6,11 @@ from django.contrib.staticfiles import finders
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
+from django.templatetags.static import static
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
+from inventory.pictures import new_name
 from locking.conf import Mode
 from locking.models import Fenced
 
@@ -66,6 +68,17 @@ class Product(models.Model):
         validators=[validate_picture],
         help_text=_("Path below static/, e.g. products/kettle.svg"),
     )
+    photo = models.FileField(
+        _("photo"),
+        upload_to=new_name,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_(
+            "JPEG, PNG or WebP, at most 8 MB and 25 million pixels. Customers see it instead of the"
+            " picture below static/."
+        ),
+    )
     is_listed = models.BooleanField(_("is listed"), default=True)
 
     class Meta:
@@ -84,9 +97,12 @@ class Product(models.Model):
         return str((chinese and getattr(self, f"{field}_zh")) or getattr(self, field))
 
     @property
-    def has_picture(self) -> bool:
-        """True if the name of the picture is well-formed; SQL can store any other."""
-        return bool(PICTURE.fullmatch(self.picture))
+    def picture_url(self) -> str:
+        """The address of the photo, or else of the picture below static/; empty without one."""
+        if self.photo:
+            return str(self.photo.url)
+        # SQL can store any name.
+        return static(self.picture) if PICTURE.fullmatch(self.picture) else ""
 
     @property
     def title(self) -> str:

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
+from django.conf import settings
 from django.db import (
     IntegrityError,
     InterfaceError,
@@ -334,4 +335,5 @@ def server_error(request: HttpRequest) -> HttpResponse:
     refusal = refusal_of(sys.exc_info()[1])
     if refusal or wants_json(request):
         return answer(request, refusal or Failed())
-    return HttpResponse(loader.get_template("500.html").render(), status=500)
+    page = loader.get_template("500.html").render({"shop_name": settings.SHOP_NAME})
+    return HttpResponse(page, status=500)

@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
+from shop.delivery import DeliveryAddress as DeliveryAddress
 from shop.money import check_decimals, default_currency
 
 
@@ -256,7 +257,6 @@ class Order(models.Model):
         ]
         indexes = [
             models.Index(fields=["status", "pay_by"], name="orders_to_expire"),
-            # For the admin's filters.
             models.Index(fields=["status", "id"], name="orders_by_status"),
             models.Index(fields=["created_at"], name="orders_by_time"),
             # An audit reads these columns of every order of a sale, from the index alone.
@@ -292,11 +292,10 @@ class Order(models.Model):
     @property
     def lock(self) -> dict[str, Any] | None:
         """The lock under which the order was written, with times in ms; None if it is unknown."""
-        if self.lock_backend is None:
-            return None
         times = {"waited_ms": self.lock_waited_us, "held_ms": self.lock_held_us}
         in_ms = {name: None if us is None else us / 1000 for name, us in times.items()}
-        return {"backend": self.lock_backend, "token": self.lock_token, **in_ms}
+        found = {"backend": self.lock_backend, "token": self.lock_token, **in_ms}
+        return found if self.lock_backend else None
 
     @property
     def is_payable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from django.apps import apps
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
 from shop.payments.providers import can_pay
@@ -33,9 +33,11 @@ urlpatterns = [
     path("api/openapi.json", api.description, name="api-description"),
     path("sales/<slug:slug>/remind/", accounts.remind, name="remind"),
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
+    re_path(r"^media/products/(?P<name>[0-9a-f]{16}\.webp)$", pages.photo, name="photo"),
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),
+    path("orders/<slug:number>/address/", orders.address, name="address"),
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),

@@ -144,6 +144,22 @@ def test_urls_name_servers_of_the_chart() -> None:
     assert values["ZOOKEEPER_HOSTS"].count(",") == 2
 
 
+def test_web_pods_share_the_photos_of_products() -> None:
+    """Where the image has their directory, which Compose mounts as well."""
+    for name, objects in ((name, render(name)) for name in OPTIONS):
+        for component, pod in pods(objects):
+            spec = pod["spec"]
+            claims = [one.get("persistentVolumeClaim") for one in spec.get("volumes", [])]
+            mounts = [one["mountPath"] for one in spec["containers"][0].get("volumeMounts", [])]
+            is_web = component == "web"
+            assert ({"claimName": "shop-media"} in claims) == is_web, (name, component)
+            assert ("/var/lib/shop/media" in mounts) == is_web
+        claim = objects["PersistentVolumeClaim", "shop-media"]
+        assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert services()["web"]["volumes"] == ["media:/var/lib/shop/media"]
+    assert "mkdir /var/lib/shop/media" in (ROOT / "Dockerfile").read_text()
+
+
 def test_external_stores_start_no_server_of_the_chart() -> None:
     objects = render("external")
     assert not [kind for kind, _ in objects if kind == "StatefulSet"]

@@ -32,7 +32,7 @@ LAYERS = {
     """,
     "shop": """
         money
-        settings errors
+        settings errors delivery
         platform models
         sales
         reservations

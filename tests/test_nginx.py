@@ -46,7 +46,9 @@ class Upstream(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_GET
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -250,3 +252,22 @@ def test_too_many_sign_ins_are_refused(proxy: str) -> None:
     assert refused.startswith(b"HTTP/1.1 429")
     assert b"Retry-After: 10\r\n" in refused
     assert b"try again" in refused
+
+
+def test_photo_of_a_product_may_be_large_and_is_kept(proxy: str) -> None:
+    def post(path: str, size: int) -> int:
+        body = urllib.request.Request(f"{proxy}{path}", data=bytes(size))  # noqa: S310
+        try:
+            with urllib.request.urlopen(body, timeout=20) as response:  # noqa: S310
+                return response.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    for path in ("admin/inventory/product/add/", "admin/inventory/product/1/change/"):
+        assert post(path, 8_500_000) == 200
+        assert post(path, 9_500_000) == 413
+    assert post("accounts/profile/", 3_200_000) == 413
+    photo = f"{proxy}media/products/0123456789abcdef.webp"
+    assert get(photo) == get(photo)
+    assert Upstream.requests["/media/products/0123456789abcdef.webp"] == 1

@@ -5,6 +5,7 @@ Prices, stock and orders are written once, through the services, and are read-on
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
@@ -16,10 +17,10 @@ from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from shop.admin.sales import SaleAdmin
 from shop.errors import InvalidTransition, ShopError
 from shop.mail.models import Message
-from shop.models import Order, Payment, RejectedReservation, Sale, User
+from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.service import refund_order
 
-admin.site.site_header = admin.site.site_title = _("Flash Sale")
+admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 admin.site.register(Sale, SaleAdmin)
 
 
@@ -60,13 +61,23 @@ class _Listed(LargeTable, ReadOnlyAdmin):
         return super().get_queryset(request).prefetch_related(*self.shown_with)
 
 
+class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
+    """The delivery address of an order, read-only: its customer changes it."""
+
+    model = DeliveryAddress
+    fields = readonly_fields = (*DeliveryAddress.LINES, "shipped_at")
+    can_delete = False
+    max_num = 0
+
+
 @admin.register(Order)
 class OrderAdmin(_Listed):
     """Orders: customers and scheduled jobs change them, staff refund them."""
 
     list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
     list_filter = ("status", "created_at")
-    search_fields = ("number", "sale__slug", "customer__username")
+    search_fields = ("number", "sale__slug", "customer__username", "customer__email")
+    inlines = (AddressInline,)
     shown_with = ("customer", "sale__product")
     actions = ("refund",)
 

@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
+from shop.admin.sale_pages import SalePages
 from shop.administration.sale_management import (
     FIXED,
     close_now,
@@ -136,7 +137,7 @@ class StockForm(ActionForm):
     units = units_field(required=False, initial=10)
 
 
-class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class SaleAdmin(SalePages):
     """Sales, created with their stock, and corrected until they open."""
 
     list_display = (
@@ -144,11 +145,10 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         "product",
         "price",
         "left",
-        "limit_per_customer",
         "phase",
-        "opens_at",
-        "closes_at",
-        "fulfilment",
+        "opening",
+        "closing",
+        "processing",
     )
     list_select_related = ("product", "stock")
     list_per_page = list_max_show_all = 25
@@ -158,7 +158,6 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     form = SaleForm
     action_form = StockForm
     actions = ("restock", "reduce", "open_now", "close_now", "unlist", "clone")
-    list_filter = ("fulfilment", "opens_at", "closes_at")
 
     def has_change_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
         """Leave an unlisted sale as it is."""
@@ -225,6 +224,21 @@ class SaleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def phase(self, sale: Sale) -> str:
         """Return the current phase, or that customers no longer find the sale."""
         return str(sale.phase().label if sale.is_listed else _("Unlisted"))
+
+    @admin.display(description=_("opens at"), ordering="opens_at")
+    def opening(self, sale: Sale) -> str:
+        """Return when the sale opens, short enough for a column."""
+        return f"{timezone.localtime(sale.opens_at):%F %H:%M}"
+
+    @admin.display(description=_("closes at"), ordering="closes_at")
+    def closing(self, sale: Sale) -> str:
+        """Return when the sale closes."""
+        return f"{timezone.localtime(sale.closes_at):%F %H:%M}"
+
+    @admin.display(description=_("fulfilment"), ordering="fulfilment")
+    def processing(self, sale: Sale) -> str:
+        """Return how orders are written, in a word."""
+        return str(_("Queued") if sale.is_queued else _("Direct"))
 
     @admin.action(description=_("Add stock"), permissions=["change"])
     def restock(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:

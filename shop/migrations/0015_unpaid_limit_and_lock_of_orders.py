@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0013_user_language'),
+        ('shop', '0014_delivery_addresses'),
     ]
 
     operations = [

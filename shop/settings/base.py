@@ -289,7 +289,10 @@ LOGOUT_REDIRECT_URL = "home"
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
-TIME_ZONE = "Asia/Shanghai"
+TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
+"""Of the times in the admin and of those on pages without JavaScript."""
+SHOP_NAME = env.str("SHOP_NAME", default="") or _("Flash Sale")
+SHOP_FOOTER = env.str("SHOP_FOOTER", default="")
 
 CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
@@ -314,6 +317,9 @@ SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)
 """Number of own proxies, each of which appends to X-Forwarded-For; 0 ignores that header."""
 
+MEDIA_URL = "media/"
+MEDIA_ROOT = env.str("MEDIA_ROOT", default=str(VAR / "media"))
+"""Directory of the photos of products, which all web processes share."""
 STATIC_URL = "static/"
 STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]

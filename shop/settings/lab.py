@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from django.utils.translation import gettext_lazy as _
+
 from shop.settings.base import *  # noqa: F403
 from shop.settings.base import (
     CELERY_BEAT_SCHEDULE,
@@ -27,6 +29,9 @@ CELERY_BEAT_SCHEDULE = {
 PAYMENT_PROVIDERS = {**PAYMENT_PROVIDERS, "simulated": "loadtest.web.gateway.Simulated"}
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="simulated")
 """The customer chooses the outcome, so production refuses it."""
+SHOP_FOOTER = env.str("SHOP_FOOTER", default="") or _(
+    "Demo shop: nothing is shipped and no one is charged."
+)
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
 """Runs of the lab's preset per address, for visitors who may not run load tests."""

@@ -3,6 +3,7 @@
 from datetime import datetime
 from functools import partial
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -16,10 +17,12 @@ from shop.platform.deadline import current_deadline
 
 
 def banners(request: HttpRequest) -> dict[str, object]:
-    """Return functions that the banners of staff and the header read on demand."""
+    """Return the name of the shop, and functions that banners and header call on demand."""
     return {
         "can_mail": can_mail(),
         "can_pay": can_pay(),
+        "shop_name": settings.SHOP_NAME,
+        "shop_footer": settings.SHOP_FOOTER,
         "policy": _policy,
         "stock_alert": alerts.inconsistent_sales,
         "time_to_pay": partial(_time_to_pay, request),

@@ -8,10 +8,13 @@ from zlib import crc32
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.views.decorators.cache import cache_control
+from django.views.static import serve
 
 from shop.catalogue.page_cache import (
     CURRENT,
@@ -95,6 +98,15 @@ def products(request: HttpRequest) -> HttpResponse:
 def product(request: HttpRequest, slug: str) -> HttpResponse:
     """Show a product and its sales."""
     return render(request, "shop/product.html", {"product": get_cached_product(slug=slug)})
+
+
+@public_page
+@cache_control(public=True, immutable=True, max_age=31_536_000)
+def photo(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Serve the photo of a product. A new one gets a new name."""
+    response = serve(request, f"products/{name}", document_root=settings.MEDIA_ROOT)
+    response.headers["Content-Type"] = "image/webp"  # unknown to the system's list of types
+    return response
 
 
 @live_page

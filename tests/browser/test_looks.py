@@ -25,6 +25,7 @@ PAGES = {
     "bought": "/sales/speaker/",
     "orders": "/orders/",
     "order": "/orders/{order}/",
+    "address": "/orders/{order}/address/",
     "gateway": "/payments/{payment}/",
     "sign-up": "/accounts/sign-up/",
     "sign-in": "/accounts/sign-in/",
@@ -40,6 +41,8 @@ STAFF_PAGES = {
     "learn-step": "/learn/fence/",
     "admin": "/admin/",
     "admin-sale": "/admin/shop/sale/add/",
+    "admin-sale-page": "/admin/shop/sale/{sale}/change/",
+    "packing": "/admin/shop/sale/{sale}/packing/",
     "admin-policy": "/admin/locking/lockpolicy/1/change/",
 }
 GROUPS = {"li": PAGES, "amy": STAFF_PAGES}
@@ -72,6 +75,7 @@ def pages(people):
     """Paths by name for the user "li" or "amy"; the lock policy is unsafe."""
     order = bought("speaker")
     names = {"order": order.number, "payment": start_payment(order=order).reference}
+    names["sale"] = str(order.sale_id)
     put_in_force("none", "naive")
     yield lambda user: {name: path.format(**names) for name, path in GROUPS[user].items()}
     assert Order.objects.filter(customer=order.customer).count() == 1

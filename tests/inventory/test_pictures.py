@@ -1,15 +1,21 @@
-"""Names of product pictures: the admin and the import refuse bad ones, the pages survive them."""
+"""Pictures of products: the admin and the import refuse bad ones, the pages survive them."""
 
+import struct
+import zlib
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from django.core.cache import cache
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
+from PIL import ExifTags, Image
 
 from inventory.models import Product
 from shop.models import User
+from shop.platform import shared_pages
 from tests.shop.making import a_sale, put_in_force, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -76,3 +82,107 @@ def test_pages_survive_a_bad_picture_in_the_database(picture, client):
         assert page.status_code == 200, path
         assert '<img class="picture"' not in page.text or picture in WELL_FORMED, path
         assert 'class="picture"' in page.text
+
+
+def encoded(kind: str, size: tuple[int, int] = (40, 20), mode: str = "RGB", **options) -> bytes:
+    """Return a picture: white, with a red left half."""
+    picture = Image.new(mode, size, "white")
+    picture.paste("red", (0, 0, size[0] // 2, size[1]))
+    file = BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def exif() -> Image.Exif:
+    """Return what a camera records: turned by 90 degrees, and the place."""
+    recorded = Image.Exif()
+    recorded[ExifTags.Base.Orientation], recorded[ExifTags.Base.Make] = 6, "Camera"
+    recorded.get_ifd(ExifTags.IFD.GPSInfo)[ExifTags.GPS.GPSLatitude] = (31.0, 14.0, 0.0)
+    return recorded
+
+
+def upload(amy: Client, content: bytes, name: str = "kettle.jpg", **form: str):
+    photo = SimpleUploadedFile(name, content, "image/jpeg")
+    return amy.post(ADD, {**product_form(""), "is_listed": "on", "photo": photo, **form})
+
+
+@pytest.fixture
+def media(tmp_path, settings) -> Path:
+    settings.MEDIA_ROOT = str(tmp_path / "media")
+    return tmp_path / "media"
+
+
+ADD = "/admin/inventory/product/add/"
+BOMB = encoded("PNG")[:16] + struct.pack(">II", 6000, 6000) + encoded("PNG")[24:]
+BOMB = BOMB[:29] + struct.pack(">I", zlib.crc32(BOMB[12:29])) + BOMB[33:]
+"""A file of 100 bytes that claims to have 36 million pixels."""
+NOT_ACCEPTED = {
+    "text": (b"not a picture", "not a JPEG"),
+    "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', "not a"),
+    "GIF": (encoded("GIF"), "not a JPEG"),
+    "empty": (b"", "empty"),
+    "damaged": (encoded("JPEG", (400, 400), quality=95)[:1500], "damaged"),
+    "too many pixels": (BOMB, "25 million pixels"),
+    "too large": (encoded("PNG") + bytes(8_000_000), "8 MB"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ACCEPTED)
+def test_upload_of_a_bad_photo_is_refused(name, amy, media):
+    content, problem = NOT_ACCEPTED[name]
+    page = upload(amy, content)
+    assert problem in page.context["adminform"].form.errors["photo"][0]
+    assert not Product.objects.exists()
+    assert not media.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "mode"),
+    [
+        (encoded("JPEG", exif=exif(), comment=b"of a camera"), (20, 40), "RGB"),
+        (encoded("PNG", (3000, 1500), "RGBA"), (1000, 500), "RGB"),
+        (encoded("PNG", mode="LA", size=(10, 10)), (10, 10), "RGB"),
+        (encoded("WEBP", xmp=b"<x:xmpmeta/>"), (40, 20), "RGB"),
+        (encoded("JPEG", (60, 60), "CMYK"), (60, 60), "RGB"),
+    ],
+    ids=["turned, with a place", "large", "grey", "WebP", "print colours"],
+)
+def test_photo_is_scaled_turned_and_stripped(content, size, mode, amy, media, client):
+    assert upload(amy, content, "../../x.svg").status_code == 302
+    url = Product.objects.get().picture_url
+    response = client.get(url)
+    stored = b"".join(response.streaming_content)
+    assert response["Content-Type"] == "image/webp"
+    assert response["Cache-Control"] == "public, immutable, max-age=31536000"
+    with Image.open(BytesIO(stored)) as picture:
+        assert (picture.format, picture.size, picture.mode) == ("WEBP", size, mode)
+        assert not picture.getexif()
+        assert picture.info.keys() <= {"loop", "background", "timestamp", "duration"}
+    assert b"Camera" not in stored
+    cache.clear()
+    shared_pages.clear()
+    assert url in client.get("/products/").text
+
+
+def test_photo_replaces_the_catalogues_picture_until_it_is_removed(
+    amy, media, django_capture_on_commit_callbacks
+):
+    upload(amy, encoded("JPEG"), picture=GOOD)
+    product = Product.objects.get()
+    change = f"/admin/inventory/product/{product.pk}/change/"
+    first = product.photo.name
+    with django_capture_on_commit_callbacks(execute=True):
+        photo = SimpleUploadedFile("b.png", encoded("PNG"), "image/png")
+        amy.post(change, {**product_form(GOOD), "photo": photo})
+    product.refresh_from_db()
+    assert product.photo.name != first
+    assert [file.name for file in media.rglob("*.webp")] == [Path(product.photo.name).name]
+    with django_capture_on_commit_callbacks(execute=True):
+        amy.post(change, {**product_form(GOOD), "photo-clear": "on"})
+    assert Product.objects.get().picture_url == f"/static/{GOOD}"
+    assert not list(media.rglob("*.webp"))
+
+
+@pytest.mark.parametrize("name", ["0123456789abcdef.webp", "../shop.sqlite3", "%2e%2e/x.webp"])
+def test_other_files_are_not_served(name, media, client):
+    assert client.get(f"/media/products/{name}").status_code == 404

@@ -16,6 +16,15 @@ from locking.models import LockPolicy
 from shop.models import Sale, User
 from shop.sales.queries import create_sale
 
+ADDRESS = {
+    "name": "李雷",
+    "phone": "+86 138-0013-8000",
+    "street": "中山东一路 123 号",
+    "city": "上海市",
+    "postcode": "200002",
+    "country": "",
+}
+
 
 def a_sale(
     *,

@@ -25,7 +25,8 @@ def staff() -> Client:
 def orders() -> list[Order]:
     sale = a_sale()
     for number in range(3):
-        customer = User.objects.create(username=f"wang{number}")
+        name = f"wang{number}"
+        customer = User.objects.create(username=name, email=f"{name}@example.com")
         wanted = PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
         place_order(wanted)
     return list(Order.objects.order_by("-pk"))
@@ -43,6 +44,7 @@ def test_search_finds_whole_values_first_and_then_beginnings(staff, orders) -> N
         newest.number[:8]: [newest],
         newest.sale.slug: orders,
         "wang2": [newest],
+        "wang2@example.com": [newest],
         f" {newest.number} ": [newest],
         "wang": orders,  # that customer has no order
         "ang2": [],

@@ -52,6 +52,21 @@ def test_list_shows_who_waits(amy: Client) -> None:
     assert "before the opening" in page
 
 
+def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
+    room, without = a_room(inlet=30), a_sale()
+    service.join(sale=room.sale, customer_id=1)
+    page = amy.get(f"/admin/shop/sale/{room.sale.pk}/change/").text
+    for text in (
+        "First come",
+        "<dd>30</dd>",
+        "1 / ",
+        f"/admin/waiting_room/room/{room.pk}/change/",
+    ):
+        assert text in page, text
+    page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
+    assert f"/admin/waiting_room/room/add/?sale={without.pk}" in page
+
+
 def test_pause_and_resume(amy: Client) -> None:
     room, other = a_room(opens_in=-1), a_room(opens_in=-1)
     act(amy, "pause", room)

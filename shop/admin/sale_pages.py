@@ -1,0 +1,138 @@
+"""Pages of one sale in the admin: its report, the export of its orders and its packing list."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_safe
+
+from shop.administration.order_export import export_orders
+from shop.administration.sale_report import HEIGHT, WIDTH, report_of
+from shop.errors import BadInput
+from shop.models import Order, Sale
+from shop.orders.addresses import mark_shipped, to_pack
+
+PER_LIST = 100
+"""Orders on a packing list: those marked as shipped make room for the next."""
+COUNTED = 1000
+"""Orders that a packing list counts."""
+PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
+"""Permissions to see the customers of a sale."""
+SHIP = "shop.change_deliveryaddress"
+
+
+class Panel(NamedTuple):
+    """A part of the page of a sale, which another application shows."""
+
+    title: str | Promise
+    rows: list[tuple[str | Promise, str]]
+    """Labels and values."""
+    url: str
+    link: str | Promise
+
+
+panels: list[Callable[[Sale], Panel]] = []
+"""Filled by the applications that have one, in their admin modules."""
+
+
+class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
+    """The page of a sale, with all that belongs to it."""
+
+    change_form_template = "admin/shop/sale/change_form.html"
+
+    def get_urls(self) -> list[Any]:
+        """Add the export and the packing list."""
+        view = self.admin_site.admin_view
+        return [
+            path("<int:pk>/orders.csv", view(require_safe(self.export)), name="shop_sale_export"),
+            path("<int:pk>/packing/", view(self.packing), name="shop_sale_packing"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show the report, the actions and the panels of the sale above its form."""
+        if sale := self.get_object(request, object_id):
+            extra_context = {
+                "report": partial(report_of, sale=sale),  # not for a form that is saved
+                "panels": [panel(sale) for panel in panels],
+                "chart": {"width": WIDTH, "height": HEIGHT, "lines": (0, HEIGHT // 2, HEIGHT)},
+                "sees_orders": request.user.has_perms(PERSONAL),
+            }
+        return super().change_view(request, object_id, form_url, extra_context)
+
+    def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """After an action from the page of a sale, return to it."""
+        response = super().response_action(request, queryset)
+        number = request.POST.get("back", "")
+        if response and number.isdecimal() and response.get("Location") == request.get_full_path():
+            return redirect("admin:shop_sale_change", number)
+        return response
+
+    def export(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Return the orders of the sale as CSV."""
+        sale = self._sale(request, pk)
+        response = StreamingHttpResponse(export_orders(sale=sale), content_type="text/csv")
+        response.headers["Content-Disposition"] = f'attachment; filename="{sale.slug}-orders.csv"'
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    def packing(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Show what is to be packed, to be printed; a POST marks what was listed as shipped."""
+        sale = self._sale(request, pk)
+        if request.method == "POST":
+            return self._ship(request, sale)
+        listed = to_pack(sale=sale).select_related("order__customer")
+        paid = Order.objects.filter(sale=sale, status=Order.Status.PAID)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "sale": sale,
+            "addresses": listed[:PER_LIST],
+            "count": listed[:COUNTED].count(),
+            "without_address": paid.filter(address=None)[:COUNTED].count(),
+            "counted": COUNTED,
+            "may_ship": request.user.has_perm(SHIP),
+            "title": _("Packing list"),
+        }
+        return TemplateResponse(request, "admin/shop/sale/packing.html", context)
+
+    def _ship(self, request: HttpRequest, sale: Sale) -> HttpResponse:
+        if not request.user.has_perm(SHIP):
+            raise PermissionDenied
+        try:
+            pairs = (one.split("-") for one in request.POST.getlist("printed"))
+            printed = {int(order): int(revision) for order, revision in pairs}
+        except ValueError:
+            raise BadInput from None
+        count = mark_shipped(sale=sale, printed=printed)
+        if count:
+            self.log_change(request, sale, f"Shipped {count} orders.")
+            text = ngettext(
+                "%d order is marked as shipped.", "%d orders are marked as shipped.", count
+            )
+            self.message_user(request, text % count, messages.SUCCESS)
+        if kept := len(printed) - count:
+            text = ngettext(
+                "%d order was not marked: its address changed, or it is no longer paid.",
+                "%d orders were not marked: their addresses changed, or they are no longer paid.",
+                kept,
+            )
+            self.message_user(request, text % kept, messages.WARNING)
+        return redirect("admin:shop_sale_packing", sale.pk)
+
+    def _sale(self, request: HttpRequest, pk: int) -> Sale:
+        if not request.user.has_perms(PERSONAL):
+            raise PermissionDenied
+        return get_object_or_404(Sale.objects.select_related("product"), pk=pk)

@@ -1,0 +1,187 @@
+"""The report of a sale: what became of its units, and how fast they were sold."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import NamedTuple
+
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
+from django.db.models.functions import Floor
+from django.template.defaultfilters import floatformat
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from inventory.models import StockMovement
+from inventory.queries import IS_STOCKED, stocked
+from shop.errors import ServiceUnavailable
+from shop.models import Order, Payment, RejectedReservation, Sale
+from shop.reservations import store
+
+WIDTH, HEIGHT = 600, 180
+"""The units of the curve's view box."""
+STEPS = 300
+"""Groups of stock movements, the points of a curve."""
+
+
+class Outcome(NamedTuple):
+    """Orders of one status, or payments that were returned."""
+
+    label: str
+    orders: int
+    amount: Decimal
+
+
+class Taken(NamedTuple):
+    """The units taken and not returned, some seconds after the opening."""
+
+    seconds: float
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaleReport:
+    """A sale as of now."""
+
+    offered: int
+    """All units ever added, less those that staff have removed."""
+    outcomes: list[Outcome]
+    refused: list[tuple[str, int]]
+    """Reservations that did not become orders, by reason."""
+    waiting: int | None
+    """Units of a queued sale whose order is not written yet; None if unknown, or not queued."""
+    sold_out_after: float | None
+    """Seconds from the opening until the last unit was taken for the first time."""
+    top: int
+    """Units at the top of the curve."""
+    points: str
+    """The points of the curve, empty before the first order."""
+    ticks: list[str]
+    """The beginning, the middle and the end of the curve, as time since the opening."""
+
+    @property
+    def sold_out(self) -> str:
+        """Return the time to sold out as text; empty if it never was."""
+        return "" if self.sold_out_after is None else duration(self.sold_out_after)
+
+
+def report_of(*, sale: Sale) -> SaleReport:
+    """Return the report of a sale."""
+    offered = stocked(stock_id=sale.stock_id)
+    curve, sold_out_after = _curve(sale)
+    end, top = _end_of(sale, curve, sold_out_after), max([offered, *(one.units for one in curve)])
+    return SaleReport(
+        offered=offered,
+        outcomes=[*_orders(sale), *_refunds(sale)],
+        refused=_refused(sale),
+        waiting=_waiting(sale),
+        sold_out_after=sold_out_after,
+        top=top,
+        points=_points(curve, end=end, top=top),
+        ticks=[duration(end * part) for part in (0, 0.5, 1)],
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its largest suitable unit, with one decimal at most."""
+    for size, text in ((3600, _("%s h")), (60, _("%s min"))):
+        if seconds >= 2 * size:
+            return text % floatformat(seconds / size, -1)
+    return _("%s s") % floatformat(seconds, -1)
+
+
+def _orders(sale: Sale) -> Iterator[Outcome]:
+    rows = Order.objects.filter(sale=sale).order_by("status").values_list("status")
+    found = {status: of for status, *of in rows.annotate(Count("pk"), Sum("quantity"))}
+    for status in Order.Status:
+        if status in found:
+            orders, units = found[status]
+            # From an index alone. The price of a sale is fixed before its first order.
+            yield Outcome(str(status.label), orders, units * sale.price)
+
+
+def _refunds(sale: Sale) -> Iterator[Outcome]:
+    refunded = Payment.objects.filter(order__sale=sale, status=Payment.Status.REFUNDED)
+    if count := refunded.count():
+        amount = refunded.aggregate(sum=Sum("amount"))["sum"]
+        yield Outcome(_("Payments refunded"), count, amount)
+
+
+def _refused(sale: Sale) -> list[tuple[str, int]]:
+    rows = RejectedReservation.objects.filter(sale=sale).order_by("reason").values_list("reason")
+    labels = dict(RejectedReservation.Reason.choices)
+    return [(str(labels[reason]), count) for reason, count in rows.annotate(Count("pk"))]
+
+
+def _waiting(sale: Sale) -> int | None:
+    if sale.is_queued:
+        with suppress(ServiceUnavailable):
+            state = store.read_state(sale=sale)
+            return state.queued if state else 0
+    return None
+
+
+def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
+    """Return the units taken over time, and when none was left for the first time.
+
+    The database sums up STEPS groups of movements: of a large sale, 100,000 rows.
+    """
+    rows = StockMovement.objects.filter(stock=sale.stock_id).order_by()
+    first, last = rows.aggregate(first=Min("pk"), last=Max("pk")).values()
+    step = (last - first) // STEPS + 1
+    groups = (
+        rows.annotate(group=Floor((F("pk") - first) / step))
+        .values_list("group")
+        .annotate(
+            at=Max("created_at", filter=~IS_STOCKED),
+            moved=Sum("delta"),
+            stocked=Sum("delta", filter=IS_STOCKED, default=0),
+            out=Sum("delta", filter=Q(delta__lt=0), default=0),
+        )
+        .order_by("group")
+    )
+    curve, left, taken, sold_out_after = [], 0, 0, None
+    for number, at, moved, added, out in groups:
+        if sold_out_after is None and left + added + out <= 0:
+            begins = first + int(number) * step
+            inside = rows.filter(pk__gte=begins, pk__lt=begins + step).order_by("pk")
+            sold_out_after = _sold_out(sale, left, inside)
+        left, taken = left + moved, taken - (moved - added)
+        if at:
+            curve.append(Taken(_since_opening(sale, at), taken))
+    return curve, sold_out_after
+
+
+def _sold_out(sale: Sale, left: int, rows: QuerySet[StockMovement]) -> float | None:
+    for at, delta in rows.values_list("created_at", "delta"):
+        left += delta
+        if left <= 0:
+            return _since_opening(sale, at)
+    return None
+
+
+def _since_opening(sale: Sale, at: datetime) -> float:
+    return max(0.0, (at - sale.opens_at).total_seconds())
+
+
+def _end_of(sale: Sale, curve: Iterable[Taken], sold_out_after: float | None) -> float:
+    """Return the seconds that the curve shows: until sold out, or else until now or the end."""
+    if sold_out_after is not None:
+        return max(1.0, sold_out_after * 1.1)
+    until: datetime = min(timezone.now(), sale.closes_at)
+    return max(1.0, (until - sale.opens_at).total_seconds())
+
+
+def _points(curve: Iterable[Taken], *, end: float, top: int) -> str:
+    """Return the points of a polyline with a step at most for each unit of its width."""
+    last: dict[int, int] = {}
+    for seconds, units in curve:
+        if seconds <= end:
+            last[round(WIDTH * seconds / end)] = units
+    height, points = float(HEIGHT), [f"0,{HEIGHT}"]
+    for x, units in sorted(last.items()):
+        points.append(f"{x},{height:.1f}")
+        height = HEIGHT * (1 - units / (top or 1))
+        points.append(f"{x},{height:.1f}")
+    return " ".join([*points, f"{WIDTH},{height:.1f}"]) if last else ""

@@ -1,0 +1,128 @@
+"""Delivery addresses: given after the purchase, and fixed once an order is shipped or closed."""
+
+import pytest
+
+from shop.errors import InvalidTransition
+from shop.models import DeliveryAddress, Order
+from shop.orders.addresses import mark_shipped, save_address, to_pack
+from shop.orders.service import cancel_order, pay_order
+from tests.shop.making import ADDRESS, a_customer, a_sale, hidden_fields, signed_in
+from tests.shop.purchases import buy
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+@pytest.fixture
+def order(li) -> Order:
+    return buy(a_sale(), customer=li).order
+
+
+def path(order: Order) -> str:
+    return f"/orders/{order.number}/address/"
+
+
+def ordered(customer, sale) -> Order:
+    """Return a paid order with an address."""
+    order = buy(sale, customer=customer).order
+    pay_order(order=order)
+    save_address(order=order, lines=ADDRESS)
+    return order
+
+
+def test_address_is_asked_for_after_the_payment_and_kept(shop, order) -> None:
+    page = shop.get(order.get_absolute_url()).text
+    assert path(order) in page
+    assert 'name="street"' not in page, "first the payment"
+    pay_order(order=order)
+    assert 'name="street"' in shop.get(order.get_absolute_url()).text
+    saved = shop.post(path(order), ADDRESS)
+    assert (saved.status_code, saved["Location"]) == (303, order.get_absolute_url())
+    page = shop.get(order.get_absolute_url()).text
+    assert ADDRESS["street"] in page
+    assert 'name="street"' not in page
+    changed = {**ADDRESS, "street": "南京东路 1 号"}
+    assert shop.post(path(order), changed, HTTP_ACCEPT="application/json").json() == {
+        "number": order.number,
+        **changed,
+    }
+    assert DeliveryAddress.objects.values("street", "revision").get() == {
+        "street": "南京东路 1 号",
+        "revision": 2,
+    }
+
+
+def test_next_order_proposes_the_last_address(shop, li, order) -> None:
+    save_address(order=order, lines=ADDRESS)
+    newest = buy(a_sale(), customer=li).order
+    form = shop.get(path(newest)).context["form"]
+    assert {name: form[name].value() for name in ADDRESS} == ADDRESS
+    assert not DeliveryAddress.objects.filter(order=newest).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "") for name in ("name", "phone", "street", "city")),
+        *((name, "a\x00b") for name in ADDRESS),
+        *((name, "a\nb") for name in ("name", "street", "city", "country")),
+        *((name, "x" * 201) for name in ADDRESS),
+        *(("phone", value) for value in ("call me", "12", "=1+1", "1" * 31)),
+        *(("postcode", value) for value in ("=1", "-", "2000\u20280")),
+    ],
+)
+def test_bad_line_is_explained_and_changes_nothing(name, value, shop, order) -> None:
+    page = shop.post(path(order), {**ADDRESS, name: value})
+    assert page.status_code == 400
+    assert page.context["form"].errors.keys() == {name}
+    assert f'id="id_{name}_error"' in page.text
+    problem = shop.post(path(order), {**ADDRESS, name: value}, HTTP_ACCEPT="application/json")
+    assert (problem.status_code, problem.json()["error"]) == (400, "bad_input")
+    assert not DeliveryAddress.objects.exists()
+
+
+def test_others_neither_see_nor_change_an_address(client, order) -> None:
+    stranger = signed_in(a_customer())
+    for response in (stranger.get(path(order)), stranger.post(path(order), ADDRESS)):
+        assert response.status_code == 404
+    for response in (client.get(path(order)), client.post(path(order), ADDRESS)):
+        assert response.status_code == 302
+        assert response["Location"].startswith("/accounts/sign-in/")
+    assert not DeliveryAddress.objects.exists()
+
+
+def test_form_needs_its_token(li, order) -> None:
+    strict = signed_in(li, enforce_csrf_checks=True)
+    assert strict.post(path(order), ADDRESS).status_code == 403
+    token = hidden_fields(strict.get(path(order)).text)["csrfmiddlewaretoken"]
+    sent = {**ADDRESS, "csrfmiddlewaretoken": token}
+    assert strict.post(path(order), sent).status_code == 303
+
+
+def test_address_of_a_closed_order_is_fixed(shop, order) -> None:
+    save_address(order=order, lines=ADDRESS)
+    cancel_order(order=order)
+    for response in (shop.post(path(order), {**ADDRESS, "city": "北京"}), shop.get(path(order))):
+        assert response.status_code == 409
+    assert DeliveryAddress.objects.get().city == ADDRESS["city"]
+    assert path(order) not in shop.get(order.get_absolute_url()).text
+
+
+def test_only_what_was_printed_is_shipped_and_then_fixed(li) -> None:
+    sale = a_sale(stock=10)
+    other_sale = ordered(a_customer(), a_sale())
+    kept, changed, refunded, unprinted = (ordered(a_customer(), sale) for _ in range(4))
+    unpaid = ordered(li, sale)
+    Order.objects.filter(pk=unpaid.pk).update(status=Order.Status.PENDING)
+    assert [one.order for one in to_pack(sale=sale)] == [kept, changed, refunded, unprinted]
+    printed = {one.pk: one.address.revision for one in (kept, changed, refunded, other_sale)}
+    save_address(order=changed, lines={**ADDRESS, "city": "北京"})
+    Order.objects.filter(pk=refunded.pk).update(status=Order.Status.CANCELLED)
+
+    assert mark_shipped(sale=sale, printed={**printed, 10**9: 1}) == 1
+    assert mark_shipped(sale=sale, printed=printed) == 0, "once"
+    assert [one.order for one in to_pack(sale=sale)] == [changed, unprinted]
+    with pytest.raises(InvalidTransition):
+        save_address(order=kept, lines=ADDRESS)
+    page = signed_in(kept.customer).get(kept.get_absolute_url()).text
+    assert "Shipped to" in page
+    assert path(kept) not in page

@@ -1,0 +1,168 @@
+"""The page of a sale in the admin: its report, its actions, the export and the packing list."""
+
+import csv
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from inventory.models import StockMovement
+from shop.administration import order_export, sale_report
+from shop.administration.sale_management import restock_sale
+from shop.administration.sale_report import duration, report_of
+from shop.models import DeliveryAddress, Order, Payment, Sale, User
+from shop.orders.addresses import save_address
+from shop.orders.service import cancel_order, pay_order
+from shop.payments.service import start_payment
+from tests.shop.admin_pages import messages
+from tests.shop.making import ADDRESS, a_sale, fresh, signed_in
+from tests.shop.purchases import buy
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+@pytest.fixture
+def sold_out() -> Sale:
+    """A sale of 4 units: two paid, one cancelled and one unpaid, a second after the other."""
+    sale = a_sale(stock=4)
+    for name in "abcd":
+        buy(sale, customer=User.objects.create(username=name))
+    orders = Order.objects.order_by("pk")
+    for order in orders[:2]:
+        pay_order(order=order)
+    cancel_order(order=orders[2])
+    for number, row in enumerate(StockMovement.objects.filter(stock=sale.stock_id)):
+        later = sale.opens_at + timedelta(seconds=number or 60)  # stocked by a late clock
+        StockMovement.objects.filter(pk=row.pk).update(created_at=later)
+    return fresh(sale)
+
+
+def page_of(sale: Sale, part: str = "change/") -> str:
+    return f"/admin/shop/sale/{sale.pk}/{part}"
+
+
+def staff(*permissions: str) -> Client:
+    user = User.objects.create(username="-".join(permissions)[:50] or "none", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return signed_in(user)
+
+
+def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
+    late = start_payment(order=Order.objects.get(customer__username="d"))
+    Payment.objects.filter(pk=late.pk).update(status=Payment.Status.REFUNDED)
+    report = report_of(sale=sold_out)
+    assert [(one.label, one.orders, float(one.amount)) for one in report.outcomes] == [
+        ("Waiting for payment", 1, 9.9),
+        ("Paid", 2, 19.8),
+        ("Cancelled", 1, 9.9),
+        ("Payments refunded", 1, 9.9),
+    ]
+    assert (report.offered, report.sold_out_after, report.waiting) == (4, 4.0, None)
+    page = amy.get(page_of(sold_out)).text
+    for text in ("¥19.80", "of 4", "4 s", "<polyline", f"?sale__exact={sold_out.pk}"):
+        assert text in page, text
+
+
+def test_groups_of_movements_tell_when_the_last_unit_was_taken(sold_out, monkeypatch) -> None:
+    """Also if it came back within its group."""
+    for steps in (1, 2, 3, 300):
+        monkeypatch.setattr(sale_report, "STEPS", steps)
+        assert report_of(sale=sold_out).sold_out_after == 4.0, steps
+
+
+def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
+    report = report_of(sale=sold_out)
+    assert report.ticks == ["0 s", "2.2 s", "4.4 s"]
+    points = [tuple(map(float, one.split(","))) for one in report.points.split()]
+    assert points == sorted(points, key=lambda point: point[0])
+    heights = list(dict.fromkeys(y for _x, y in points))
+    assert heights == [180, 135, 90, 45, 0], "sold out at the top"
+    restock_sale(sale=sold_out, quantity=4)
+    assert report_of(sale=sold_out).sold_out_after == 4.0, "the first time"
+    assert report_of(sale=a_sale(opens_in=60)).points == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (1.94, "1.9 s"), (119, "119 s"), (150, "2.5 min"), (9000, "2.5 h")],
+)
+def test_duration_is_short(seconds, text) -> None:
+    assert duration(seconds) == text
+
+
+def test_action_returns_to_the_page_of_the_sale(amy) -> None:
+    sale = a_sale(stock=3)
+    form = {"_selected_action": sale.pk, "back": sale.pk}
+    done = amy.post("/admin/shop/sale/", {**form, "action": "restock", "units": 5})
+    assert done["Location"] == page_of(sale)
+    assert fresh(sale).left == 8
+    asked = amy.post("/admin/shop/sale/", {**form, "action": "close_now"})
+    assert f'name="back" value="{sale.pk}"' in asked.text
+    closed = {**form, "action": "close_now", "confirm": sale.slug}
+    assert amy.post("/admin/shop/sale/", closed)["Location"] == page_of(sale)
+    assert fresh(sale).phase() == Sale.Phase.ENDED
+    elsewhere = {**form, "back": "//evil.example", "action": "open_now"}
+    assert amy.post("/admin/shop/sale/", elsewhere)["Location"] == "/admin/shop/sale/"
+
+
+def exported(client: Client, sale: Sale) -> list[dict[str, str]]:
+    response = client.get(page_of(sale, "orders.csv"))
+    assert response["Content-Disposition"] == f'attachment; filename="{sale.slug}-orders.csv"'
+    text = b"".join(response.streaming_content).decode("utf-8-sig")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_export_has_every_order_of_the_sale_and_no_formula(amy, sold_out, monkeypatch) -> None:
+    buy(a_sale())
+    hostile = {"name": "=HYPERLINK(1)", "street": " ＝1+1", "city": "-1", "country": "@x"}
+    order = Order.objects.get(customer__username="a")
+    User.objects.filter(pk=order.customer_id).update(email="+a@example.com", username='a,"b')
+    save_address(order=order, lines={**ADDRESS, **hostile})
+    whole = exported(amy, sold_out)
+    monkeypatch.setattr(order_export, "CHUNK", 3)
+    with CaptureQueriesContext(connection) as queries:
+        rows = exported(amy, sold_out)
+    assert rows == whole
+    assert sum('"shop_order"' in one["sql"].replace("`", '"') for one in queries) == 3
+    assert [row["status"] for row in rows] == ["paid", "paid", "cancelled", "pending"]
+    first = rows[0]
+    assert (first["customer"], first["email"]) == ('a,"b', "'+a@example.com")
+    assert {name: first[name] for name in hostile} == {n: f"'{v}" for n, v in hostile.items()}
+    assert (first["phone"], first["postcode"]) == (f"'{ADDRESS['phone']}", ADDRESS["postcode"])
+    assert (first["unit_price"], first["currency"], first["shipped_at"]) == ("9.90", "CNY", "")
+
+
+def test_packing_list_has_paid_orders_and_marks_what_it_shows(amy, sold_out) -> None:
+    paid = Order.objects.filter(status=Order.Status.PAID)
+    for order in Order.objects.filter(sale=sold_out, status__in=Order.LIVE):
+        if order != paid[0]:
+            save_address(order=order, lines=ADDRESS)
+    page = amy.get(page_of(sold_out, "packing/")).text
+    assert re.findall(r"<code>(\w+)</code>", page) == [paid[1].number]
+    assert "1 paid order has no address yet." in page
+    printed = re.findall(r'name="printed" value="([^"]+)"', page)
+    done = amy.post(page_of(sold_out, "packing/"), {"printed": [*printed, f"{paid[0].pk}-1"]})
+    assert "1 order is marked as shipped. 1 order was not marked" in messages(done)
+    assert DeliveryAddress.objects.exclude(shipped_at=None).get().order == paid[1]
+    assert amy.post(page_of(sold_out, "packing/"), {"printed": "1"}).status_code == 400
+
+
+def test_personal_data_needs_permissions(sold_out) -> None:
+    orders = ("view_sale", "view_order", "view_deliveryaddress")
+    for client, seen, shipped in (
+        (staff(), 403, 403),
+        (staff("view_sale", "view_order"), 403, 403),
+        (staff(*orders), 200, 403),
+        (staff(*orders, "change_deliveryaddress"), 200, 302),
+    ):
+        assert client.get(page_of(sold_out, "orders.csv")).status_code == seen
+        assert client.get(page_of(sold_out, "packing/")).status_code == seen
+        assert client.post(page_of(sold_out, "packing/")).status_code == shipped
+    page = staff("view_sale").get(page_of(sold_out)).text
+    assert "Sold out after" in page
+    assert "orders.csv" not in page
+    assert "Add stock" not in page
