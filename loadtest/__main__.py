@@ -1,7 +1,8 @@
 """`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
 
 EXPERIMENT is a name below or a module. The first line of stdin is its arguments as JSON. It writes
-events to stdout; the last is "end". A report that `main` returns is the event before it.
+events to stdout; the last is "end". A report that `main` returns is the event before it. The
+database of an experiment below is migrated before, and the first event is its versions.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 from importlib import import_module
 
 import django
+from django.core.management import call_command
 
 from devservers.faults.worker import emit
 
@@ -27,6 +29,12 @@ EXPERIMENTS = {
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 django.setup()
 main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
-if report := main(json.loads(sys.stdin.readline())):
+asked = json.loads(sys.stdin.readline())
+if sys.argv[1] in EXPERIMENTS:
+    from loadtest.load.runner import versions  # imports models
+
+    call_command("migrate", verbosity=0, interactive=False)
+    emit("versions", versions=versions())
+if report := main(asked):
     emit("report", report=report)
 emit("end")

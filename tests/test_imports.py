@@ -55,6 +55,7 @@ LAYERS = {
         apps
     """,
     "loadtest": """
+        kernel
         recipes models
         history
         load

@@ -8,24 +8,19 @@ import os
 import time
 from argparse import ArgumentParser
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from devservers import Redis
 from devservers.faults.ensemble import FailLeader, Partitioned
 from devservers.faults.proxy import Proxy
-from loadtest.charts import marked
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_file, add_numbers
-from loadtest.load.plan import keep_within
+from loadtest.kernel import marked
+from loadtest.kernel.params import Params, add_file, param
+from loadtest.kernel.terminal import Terminal, check_file
 from loadtest.load.stores import ExperimentFailed, PrivateStores
 
 EXPERIMENTS = ("restarts", "recovery", "slow")
-LIMITS = {
-    "attempts": (100, 1_000_000),
-    "stock": (10, 100_000),
-    "rounds": (1, 1000),
-}
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
 HEADINGS = {
@@ -40,6 +35,15 @@ PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 """The stores that an experiment reaches through a proxy."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Endurance(Params):
+    """The size of an experiment."""
+
+    attempts: int = param(100_000, "restarts: number of purchases to send", limits=(100, 1_000_000))
+    stock: int = param(1000, "restarts: units on sale", limits=(10, 100_000))
+    rounds: int = param(3, "recovery: how many times each fault is injected", limits=(1, 1000))
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the experiment and its size."""
     parser.add_argument(
@@ -49,22 +53,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="restarts: each process restarts under load; recovery: Redis and ZooKeeper fail and "
         "return; slow: a store responds late or not at all",
     )
-    add_numbers(
-        parser,
-        (
-            ("attempts", 100_000, "restarts: number of purchases to send"),
-            ("stock", 1000, "restarts: units on sale"),
-            ("rounds", 3, "recovery: how many times each fault is injected"),
-        ),
-    )
-    meaning = "also write the report between FILE's markers lab_endure_<experiment>"
-    add_file(parser, "write", meaning)
+    Endurance.add_options(parser)
+    add_file(parser, "write", "also write it between FILE's markers lab_endure_<experiment>")
 
 
 def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any) -> int:
     """Run the experiment on private stores; return 1 unless its verdict is ok."""
-    asked = {name: options[name] for name in LIMITS}
-    keep_within(LIMITS, asked)
+    asked = asdict(Endurance.of(options))
     backends = ["redis", "zookeeper"] if what == "recovery" else ["redis"]
     # No order expires, because the units sold are counted.
     return endure(terminal, what, what, asked, backends, pay_within=86_400, write=write)

@@ -1,6 +1,6 @@
 """Execute the runs of a plan in the lab's own stores.
 
-The request is {"plan": ..., "missing": {backend: why}, "ports": ...}; the events are the versions,
+The request is {"plan": ..., "missing": {backend: why}, "ports": ...}; the events are
 progress, and one "run" for each run. This is a process of its own, because its environment leads
 to the private stores.
 """
@@ -19,7 +19,6 @@ from typing import Any
 import django
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.db import connection, connections
 from redis import Redis
 
@@ -44,8 +43,6 @@ def main(asked: dict[str, Any]) -> None:
     plan = Plan(**asked["plan"])
     if plan.fault != "none":
         _shorten_leases()
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
     customers = _make_customers(plan)
     for names in plan.guards():
         _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))

@@ -15,7 +15,7 @@ variant is {"guard", "is_repaired", "facts", "events", "seconds"}. Everything is
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadtest.bench.results import events
+from loadtest.kernel.session import events
 from loadtest.load.stores import PrivateStores
 from loadtest.scenarios.catalogue import SCENARIOS
 

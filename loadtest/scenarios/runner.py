@@ -4,13 +4,10 @@ import time
 from contextlib import closing
 from typing import Any
 
-from django.core.management import call_command
-
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.charts import timeline_data
-from loadtest.load.runner import versions
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
 from loadtest.scenarios.testbed import SharedResources, Testbed
@@ -18,8 +15,6 @@ from loadtest.scenarios.testbed import SharedResources, Testbed
 
 def main(asked: dict[str, Any]) -> None:
     """Run the named scenarios one after the other."""
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
     names = asked["names"]
     with closing(SharedResources()) as shared:
         for place, name in enumerate(names):

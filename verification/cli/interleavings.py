@@ -8,11 +8,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts import marked
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_numbers
 from loadtest.game.levels import RESULTS
-from loadtest.load.plan import PlanError, keep_within
+from loadtest.kernel import marked
+from loadtest.kernel.params import PlanError, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal, check_file
 from loadtest.load.stores import PrivateStores
 from verification.interleavings.programs import PARTS, PROGRAMS
 

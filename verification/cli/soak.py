@@ -7,10 +7,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts.terminal import Terminal
-from loadtest.cli import add_file, add_numbers
 from loadtest.cli.endure import endure
-from loadtest.load.plan import keep_within
+from loadtest.kernel.params import add_file, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal
 
 LIMITS = {"seconds": (12, 86_400), "seed": (0, 2**32)}
 

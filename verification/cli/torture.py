@@ -18,9 +18,8 @@ from typing import Any
 
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
-from loadtest.charts.terminal import Terminal
-from loadtest.cli import add_file, add_numbers
-from loadtest.load.plan import PlanError, keep_within
+from loadtest.kernel.params import PlanError, add_file, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal
 from loadtest.load.stores import ExperimentFailed
 from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import WORK_SECONDS, Plan, generate

@@ -6,8 +6,8 @@ import re
 import pytest
 from django.core.management import call_command
 
-from loadtest.charts.terminal import Bar
 from loadtest.cli import run
+from loadtest.kernel.terminal import Bar
 from loadtest.load import report
 
 

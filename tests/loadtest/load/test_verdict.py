@@ -63,7 +63,7 @@ def told(*kinds):
 )
 def test_a_plan_that_cannot_be_run_is_refused(wrong):
     field = next(iter(wrong))
-    named = {"think_ms": "think-ms", "backends": "backend", "disciplines": "write strategy"}
+    named = {"think_ms": "think-ms", "backends": "backend", "disciplines": "strategy"}
     with pytest.raises(PlanError, match=named.get(field, field)):
         Plan(**{**GUARD, **wrong})
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.conf import settings
 
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from loadtest.scenarios import SCENARIOS
 from verification.cli.models import COLUMNS, PART
 from verification.protocols import PROTOCOLS

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from rich.progress import (
 )
 
 from inventory.management.console import HelpfulCommand, Rows
-from loadtest.charts import marked
-from loadtest.load.plan import PlanError
-from loadtest.load.progress import LoadProgress
+from loadtest.kernel import marked
+from loadtest.kernel.params import PlanError
 
 
 class Terminal:
@@ -54,22 +53,19 @@ class Terminal:
         style = self._command.style
         return style.SUCCESS(text) if is_expected else style.ERROR(text)
 
-    def target(self, target: dict[str, Any]) -> tuple[str, str, str]:
-        """Return a line of a table of targets."""
-        value, is_met = target.get("value"), target["met"]
-        if is_met is None:
-            return target["target"], "", "not measured"
-        met = self.verdict("met" if is_met else "MISSED", is_expected=is_met)
-        return target["target"], "" if value is None else f"{value:g}", met
-
-
-def page(
-    headings: Iterable[str], rows: Iterable[list[str]], rounds: int, versions: dict[str, Any]
-) -> str:
-    """Return a table in Markdown; line breaks in the headings are for terminals and removed."""
-    names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
-    found = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return f"{marked.table(names, rows)}\nMedians of {rounds} rounds on {found}.\n"
+    def targets(self, targets: Sequence[dict[str, Any]]) -> None:
+        """Write a table of targets, if there are any."""
+        words = {True: "met", False: "MISSED", None: "not measured"}
+        rows = [
+            (
+                one["target"],
+                "" if one["value"] is None else f"{one['value']:g}",
+                self.verdict(words[one["met"]], is_expected=one["met"] is not False),
+            )
+            for one in targets
+        ]
+        if rows:
+            self.table(("target", "measured", "met"), rows)
 
 
 def check_file(option: str, file: Path | None, part: str = "") -> None:
@@ -103,7 +99,6 @@ class Bar(Progress):
             disable=disable,
         )
         self._task: TaskID | None = None
-        self._load = LoadProgress()
 
     def __exit__(self, *exc_info: Any) -> None:
         """Fill the bar if the work is done."""
@@ -112,12 +107,9 @@ class Bar(Progress):
         super().__exit__(*exc_info)
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show an event of `loadtest.load.run`, or of an experiment that has steps."""
+        """Show an event if it is one of an experiment that has steps."""
         if "system" in event:
             self.draw(event["system"], event["step"] - 1, event["of"])
-        elif self._load.update(event):
-            load = self._load
-            self.draw(load.now, load.done, load.total, f"{load.per_second:.0f} buyers/s")
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
         """Show the current step and how much is done; a smaller `done` starts a new estimate."""

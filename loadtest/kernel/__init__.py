@@ -1,0 +1,1 @@
+"""The one kind of everything that the experiments of the lab share."""
