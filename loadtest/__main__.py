@@ -1,19 +1,22 @@
-"""`python -m loadtest EXPERIMENT`: run an experiment on the stores of the environment.
+"""`python -m loadtest EXPERIMENT`: start the servers of an experiment and run it.
 
-EXPERIMENT is a name below or a module. The first line of stdin is its arguments as JSON. It writes
-events to stdout; the last is "end". A report that `main` returns is the event before it. The
-database of an experiment below is migrated before, and the first event is its versions.
+EXPERIMENT is a name below or a module. The first line of stdin is {"asked": its arguments,
+"topology": its servers}. It writes events to stdout; the first are the missing servers, then, for a
+name below, the versions, the last is "end". A report that `main` returns is the event before it.
 """
 
 import json
+import os
 import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import django
 from django.core.management import call_command
 
 from devservers.faults.worker import emit
+from loadtest.kernel.topology import Topology
 
 EXPERIMENTS = {
     "run": "loadtest.load.runner",
@@ -27,14 +30,19 @@ EXPERIMENTS = {
 }
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-django.setup()
-main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
-asked = json.loads(sys.stdin.readline())
-if sys.argv[1] in EXPERIMENTS:
-    from loadtest.load.runner import versions  # imports models
+request = json.loads(sys.stdin.readline())
+with Topology(**request["topology"]).start(Path.cwd()) as stores:
+    emit("stores", missing=stores.missing)
+    if not stores.missing or stores.topology.runs_without:
+        os.environ.clear()  # not the variables that count the metrics of a shop
+        os.environ.update(stores.environ)
+        django.setup()
+        main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
+        if sys.argv[1] in EXPERIMENTS and "database" not in stores.missing:
+            from loadtest.load.runner import versions  # imports models
 
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
-if report := main(asked):
-    emit("report", report=report)
+            call_command("migrate", verbosity=0, interactive=False)
+            emit("versions", versions=versions())
+        if report := main(request["asked"], stores):
+            emit("report", report=report)
 emit("end")

@@ -57,6 +57,7 @@ LAYERS = {
     "loadtest": """
         kernel
         recipes models
+        kernel
         history
         load
         charts

@@ -21,6 +21,7 @@ from devservers import HOST
 from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import emit
 from loadtest.bench.services import mntr
+from loadtest.kernel.topology import Stores
 from loadtest.resilience.shop import (
     TIMEOUT,
     Report,
@@ -55,10 +56,10 @@ GROWS = {
 Figures = dict[str, float]
 
 
-def main(asked: dict[str, Any]) -> Report:
+def main(asked: dict[str, Any], stores: Stores) -> Report:
     """Run mixed load for `seconds` at half the capacity of the shop; growth is a breach."""
     seconds: float = asked["seconds"]
-    zookeeper: int = asked["ports"]["zookeeper"]
+    zookeeper = stores.servers["zookeeper"].port
     with Shop(stock=1_000_000, beats=2, buyers=max(100, asked["seconds"])) as shop:
         sales = [shop.sale, shop.open_sale("queued", 1_000_000, fulfilment=Sale.Fulfilment.QUEUED)]
         visitors = Visitors(shop, sales, asked["seed"])

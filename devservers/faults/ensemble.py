@@ -91,7 +91,9 @@ class FailLeader(Fault):
             case "cut off":
                 self.ensemble.cut_off(self.old)
         others = [node for node in self.ensemble.nodes if node is not self.old]
-        self.injected = leader(others) is not self.old
+        self.new = leader(others)
+        self.injected = True
+        self.proof = f"node {self.old.myid} led, then node {self.new.myid}"
 
     def recover(self) -> None:
         """Bring the old leader back as a follower."""

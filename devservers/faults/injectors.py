@@ -1,10 +1,11 @@
 """Faults of real processes and servers. Each records whether it was injected.
 
-    fault = KillServers([redis], lane="redis")
+    fault = Disturb([redis], "kill", lane="redis")
     fault.inject()
     fault.injected      # False when nothing was hit: the run then proves nothing
     ...
     fault.recover()
+    fault.last(1.0)     # both, a second apart; the proof that it was injected, or nothing
 
 A fault of a process is best injected at a fail point, by the process itself (`inject_into_self`).
 `devservers.base.injected_faults` counts what this process has injected.
@@ -14,19 +15,24 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 
 from devservers import HOST, Redis, Server
 from devservers.base import injected_faults
 from devservers.faults.clock import Clock
+from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
+from devservers.process import process_state
 
 ProcessFault = Literal["stop", "gil", "wait", "kill"]
+DELAY = 0.2
+"""Seconds by which a slow link delays each message, so twice as many a request and its reply."""
 
 
 def inject_into_self(fault: ProcessFault) -> None:
@@ -49,6 +55,7 @@ class Fault(ABC):
     what = ""
     lane = ""
     injected = False
+    proof = ""
 
     @abstractmethod
     def inject(self) -> None:
@@ -58,25 +65,52 @@ class Fault(ABC):
     def recover(self) -> None:
         """Undo the fault as far as possible."""
 
+    def last(self, seconds: float) -> str:
+        """Inject the fault, undo it after `seconds`, and return its proof; empty if it missed."""
+        self.inject()
+        time.sleep(seconds)
+        self.recover()
+        return self.proof if self.injected else ""
+
+
+DISTURBANCES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
+    "kill": (Server.kill, Server.start),
+    "stop": (Server.pause, Server.resume),
+    "cut": (lambda proxy: proxy.cut(refuse=True), Proxy.accept),
+    "slow": (lambda proxy: setattr(proxy, "delay", DELAY), Proxy.lose),
+    "silent": (Proxy.hold, Proxy.lose),
+}
+"""By name: how a server, or the proxy in front of it, is disturbed, and how that ends."""
+
 
 @dataclass
-class KillServers(Fault):
-    """SIGKILL of servers; `recover` starts them again without their data."""
+class Disturb(Fault):
+    """Servers, or the proxies in front of them, are disturbed: `how` is one of DISTURBANCES."""
 
-    servers: Sequence[Server]
+    targets: Sequence[Server | Proxy]
+    how: str
     lane: str = ""
     what: str = "killed"
 
     def inject(self) -> None:
-        """Kill the servers."""
-        for server in self.servers:
-            server.kill()
-        self.injected = not any(server.is_running for server in self.servers)
+        """Disturb each of them."""
+        for target in self.targets:
+            DISTURBANCES[self.how][0](target)
+        servers = [one for one in self.targets if isinstance(one, Server)]
+        pids = ", ".join(str(server.pid) for server in servers)
+        if self.how == "kill":
+            self.injected = not any(server.is_running for server in servers)
+            self.proof = f"process {pids} ended by SIGKILL"
+        elif self.how == "stop":
+            until(lambda: all(process_state(one.pid) == "T" for one in servers), "a stopped server")
+            self.injected, self.proof = True, f"process {pids} stopped (state T)"
+        else:
+            self.injected, self.proof = True, f"link {self.how}"
 
     def recover(self) -> None:
-        """Start the servers."""
-        for server in self.servers:
-            server.start()
+        """Let them work as before; a killed server starts with what it has written to its disk."""
+        for target in self.targets:
+            DISTURBANCES[self.how][1](target)
 
 
 @dataclass

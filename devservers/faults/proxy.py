@@ -81,6 +81,12 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
+    def lose(self) -> None:
+        """Lose what is held, and forward again without delay."""
+        self.delay = 0.0
+        self.cut()
+        self.resume()
+
     def redirect(self, port: int) -> None:
         """Forward to another server from now on, and cut the connections to the first."""
         injected_faults["Proxy address moved"] += 1

@@ -28,6 +28,7 @@ from devservers.faults.waiting import FaultFailed, until
 from devservers.process import process_state, with_parent_death_signal
 
 REPLY_TIMEOUT = 60.0
+TERMINATE_TIMEOUT = 20.0
 LOG_LINES = 12
 _output = threading.Lock()
 
@@ -35,21 +36,30 @@ _output = threading.Lock()
 class WorkerProcess:
     """The parent's side; the kernel kills the child when the parent ends.
 
-    With `log`, a file, the error about a process that has ended quotes the end of its stderr.
+    With `log`, a file, the error about a process that has ended quotes the end of its stderr. It
+    runs `python -m MODULE COMMANDS` in the directory `cwd`.
     """
 
     def __init__(
-        self, commands: str, env: Mapping[str, str] | None = None, *, log: Path | None = None
+        self,
+        commands: str,
+        env: Mapping[str, str] | None = None,
+        *,
+        log: Path | None = None,
+        module: str = "devservers.faults",
+        cwd: Path | None = None,
     ) -> None:
         self._log = log
         with log.open("wb") if log else contextlib.nullcontext() as errors:
             self._process = subprocess.Popen(
-                with_parent_death_signal([sys.executable, "-m", "devservers.faults", commands]),
+                with_parent_death_signal([sys.executable, "-m", module, commands]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 bufsize=0,
                 env={**os.environ, **(env or {})},
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C is for this process, which ends the other
             )
         self._received = b""
         self.pid = self._process.pid
@@ -82,7 +92,7 @@ class WorkerProcess:
         except BrokenPipeError:
             raise self._ended() from None
 
-    def is_silent(self, seconds: float) -> bool:
+    def is_silent(self, seconds: float | None) -> bool:
         """Return True if nothing arrives within `seconds`: the process waits for something."""
         assert self._process.stdout is not None
         return (
@@ -90,12 +100,12 @@ class WorkerProcess:
             and not (select.select([self._process.stdout], [], [], seconds)[0])
         )
 
-    def receive(self, seconds: float = REPLY_TIMEOUT) -> dict[str, Any]:
-        """Return the next line of the child; raise FaultFailed if there is none."""
+    def receive(self, seconds: float | None = REPLY_TIMEOUT) -> dict[str, Any]:
+        """Return the next line of the child; raise FaultFailed if there is none in time."""
         assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         while b"\n" not in self._received:
-            if self.is_silent(max(0.0, deadline - time.monotonic())):
+            if self.is_silent(deadline and max(0.0, deadline - time.monotonic())):
                 raise FaultFailed(f"process {self.pid} does not respond")
             data = os.read(self._process.stdout.fileno(), 1 << 16)
             if not data:
@@ -128,6 +138,12 @@ class WorkerProcess:
         """Inject a crash: SIGKILL."""
         injected_faults[f"{type(self).__name__} killed"] += 1
         self.close()
+
+    def terminate(self) -> None:
+        """Send SIGTERM, and wait until the process has ended."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(TERMINATE_TIMEOUT)
 
     def wait(self) -> None:
         """Wait until the process has ended."""

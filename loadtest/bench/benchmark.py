@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Columns, Row, grouped, page
-from loadtest.kernel.session import Experiment, Progress, events
+from loadtest.kernel.session import Command, Progress, events
 from loadtest.kernel.terminal import Bar, Terminal
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.topology import Topology
 
 Lines = dict[str, Row]
 
@@ -18,20 +18,18 @@ def rounds_param(rounds: int) -> Any:
     return param(rounds, meaning, limits=(1, 50), default_text="3 for locks, else 5")
 
 
-def measure(
-    stores: PrivateStores, experiment: str, asked: Row, report: Row, progress: Progress
-) -> Lines:
+def measure(name: str, asked: Row, topology: Topology, report: Row, progress: Progress) -> Lines:
     """Run a benchmark; return its lines by name, each with its facts and its `rounds`."""
     lines: Lines = {}
-    for event in events(stores, experiment, asked, report, progress):
+    for event in events(name, asked, topology, report, progress):
         if event["event"] == "round":
             line = lines.setdefault(event["line"], {"line": event["line"], "rounds": []})
             line["rounds"].append(event["round"])
-            line |= {name: event[name] for name in event.keys() - {"event", "line", "round"}}
+            line |= {key: event[key] for key in event.keys() - {"event", "line", "round"}}
     return lines
 
 
-class Benchmark(Experiment):
+class Benchmark(Command):
     """One subject of `lab bench`."""
 
     heading: ClassVar[str]

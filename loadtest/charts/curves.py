@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
-from loadtest.load.fault_plan import FAULTS
+from loadtest.kernel.faults import FAULTS
 from loadtest.load.report import by_guard, sentence, worst
 
 Run = dict[str, Any]

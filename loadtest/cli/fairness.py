@@ -13,7 +13,7 @@ from django.apps import apps
 
 from loadtest.kernel.params import Params, PlanError, param
 from loadtest.kernel.report import Row, Target, met
-from loadtest.kernel.session import Experiment
+from loadtest.kernel.session import Command
 from loadtest.kernel.terminal import Bar, Terminal
 from shop.errors import STORE_ERRORS, ShopError
 
@@ -41,7 +41,7 @@ class Simulation(Params):
     seed: int = param(1, "simulation: seed of the draws, the pauses and the moments")
 
 
-class Fairness(Experiment):
+class Fairness(Command):
     """`lab fairness`."""
 
     params = Simulation
@@ -118,4 +118,4 @@ def _describe(terminal: Terminal, report: Row) -> None:
         terminal.print(terminal.verdict(line, is_expected=not report["differences"]))
 
 
-EXPERIMENT = Fairness()
+COMMAND = Fairness()

@@ -12,14 +12,14 @@ from urllib.request import urlopen
 from django.conf import settings
 
 from loadtest.kernel.params import PlanError
-from loadtest.kernel.session import Experiment
+from loadtest.kernel.session import Command
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.load.http.load import LOCAL, HttpLoad, Report, run_http_load
 
 DEFAULT_URL = "http://127.0.0.1:8000/"
 
 
-class HttpExperiment(Experiment):
+class HttpCommand(Command):
     """`lab http`."""
 
     params = HttpLoad
@@ -65,7 +65,7 @@ class HttpExperiment(Experiment):
         terminal.print(terminal.verdict(f"{report['verdict']}: {report['why']}", is_expected=is_ok))
 
 
-EXPERIMENT = HttpExperiment()
+COMMAND = HttpCommand()
 
 
 def demo_url() -> str | None:

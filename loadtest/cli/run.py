@@ -6,7 +6,7 @@ Example: manage.py lab run --backend none --backend redis --buyers 200 --stock 5
 from typing import Any
 
 from loadtest.charts.export import FILES, as_file
-from loadtest.kernel.session import Experiment
+from loadtest.kernel.session import Command
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.load import report as reports
 from loadtest.load.plan import Plan
@@ -16,7 +16,7 @@ from loadtest.load.run import Report, run
 COLUMNS = ("lock", "sold", "orders/s", "wait, ms\np50/p95/p99", "verdict")
 
 
-class LoadTest(Experiment):
+class LoadTest(Command):
     """`lab run`."""
 
     params = Plan
@@ -51,7 +51,7 @@ class LoadTest(Experiment):
         return as_file(report, suffix)
 
 
-EXPERIMENT = LoadTest()
+COMMAND = LoadTest()
 
 
 def _cells(run: dict[str, Any], terminal: Terminal) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.kernel.params import Params, PlanError, add_file, param
-from loadtest.kernel.session import Experiment, Row
+from loadtest.kernel.session import Command, Row
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
@@ -34,7 +34,7 @@ class Scenarios(Params):
                 raise PlanError(unknown("scenario", name, [*SCENARIOS, "all"]))
 
 
-class ScenarioExperiment(Experiment):
+class ScenarioCommand(Command):
     """`lab scenario`."""
 
     params = Scenarios
@@ -104,7 +104,7 @@ class ScenarioExperiment(Experiment):
         export.write(report, page)
 
 
-EXPERIMENT = ScenarioExperiment()
+COMMAND = ScenarioCommand()
 
 
 def _counted(report: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import django
 from django.apps import apps
 from django.db import connection
 
-from devservers import Redis
 from devservers.temporary import temporary_directory
+from loadtest.kernel.topology import Topology
 
 asked = json.loads(os.environ["GAME"])
 if os.fork():
@@ -22,14 +22,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 with ExitStack() as stack:
     folder = temporary_directory("game")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    server = Redis(prefer="embedded")
-    stack.callback(server.stop)
-    server.launch()
-    os.environ.update(
-        SHOP_VAR=str(folder),
-        DATABASE_URL=f"sqlite:///{folder / 'game.sqlite3'}",
-        REDIS_URL=server.url,
-    )
+    stores = stack.enter_context(Topology(servers=["redis"]).start(folder))
+    os.environ.update(stores.environ)
     django.setup()
     from loadtest.game import host
 
@@ -37,7 +31,6 @@ with ExitStack() as stack:
         for model in apps.get_models():
             if model._meta.can_migrate(connection):
                 editor.create_model(model)
-    server.wait_ready()
-    game = host.Game(server, asked["level"])
+    game = host.Game(stores, asked["level"])
     stack.callback(game.close)
     host.serve(game, folder / asked["id"], idle=asked["idle"], life=asked["life"])

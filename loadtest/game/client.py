@@ -17,7 +17,7 @@ from django.conf import settings
 from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.load.stores import private_environ
+from loadtest.kernel.topology import private_environ
 from shop.errors import NotFound, QueueFull, ServiceUnavailable, ShopError
 
 GAMES = 8

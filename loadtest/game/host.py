@@ -15,14 +15,14 @@ from typing import Any
 from django.conf import settings
 from django.db import connections
 
-from devservers import Redis
 from devservers.faults.waiting import until
 from devservers.faults.worker import emit
 from inventory.models import Stock
 from loadtest.game.buyers import Buyer
 from loadtest.game.levels import LEVELS, STOPS
 from loadtest.history.recorder import Event, history
-from loadtest.scenarios.testbed import SharedResources, Testbed
+from loadtest.kernel.topology import Stores
+from loadtest.scenarios.testbed import Testbed
 from locking import locks
 from locking.claims import Held
 from shop.administration.audit import audit_sale
@@ -37,11 +37,10 @@ START_SECONDS, TICK = 20.0, 0.02
 class Game:
     """A level, its sale and its buyers."""
 
-    def __init__(self, server: Redis, level: str) -> None:
-        self.server, self.shared = server, SharedResources()
-        self.shared.redis = server
+    def __init__(self, stores: Stores, level: str) -> None:
+        self.stores = stores
         self.buyers: list[Buyer] = []
-        self.testbed = Testbed(self.shared)
+        self.testbed = Testbed(stores)
         self.begin(level, guarded=False)
 
     def close(self) -> None:
@@ -53,13 +52,12 @@ class Game:
     def begin(self, level: str, guarded: bool) -> None:
         """Start a level from its beginning: a new sale, and every buyer before its first stop."""
         self.close()
-        self.server.send(b"FLUSHALL\r\n")
+        self.stores.redis.send(b"FLUSHALL\r\n")
         self.name, self.level, self.is_guarded = level, LEVELS[level], guarded
         variant = self.level.guarded if guarded else self.level.broken
         self.turn, self.won, self.alias = 0, False, variant.alias
-        self.testbed = testbed = Testbed(self.shared)
-        testbed.add_lock(variant.alias, variant.backend, self.server.url, TTL=TTL)
-        testbed.activate(variant.alias, variant.strategy)
+        self.testbed = testbed = Testbed(self.stores)
+        testbed.use(variant.strategy, variant.alias, variant.backend, TTL=TTL)
         self.sale = testbed.open_sale(self.level.stock)
         customers = {name: testbed.create_customer() for name in self.level.buyers}
         options = {

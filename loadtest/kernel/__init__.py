@@ -1,1 +1,1 @@
-"""The one kind of everything that the experiments of the lab share."""
+"""What every experiment is made of: servers, processes, faults."""

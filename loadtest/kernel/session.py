@@ -3,41 +3,41 @@
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from loadtest.kernel import marked
+from loadtest.kernel.actors import perform
 from loadtest.kernel.params import Params, add_file
 from loadtest.kernel.terminal import Bar, Terminal, check_file
+from loadtest.kernel.topology import Topology
 
 Row = dict[str, Any]
 Progress = Callable[[Row], object]
 
 
-class Stores(Protocol):
-    """The stores of an experiment, which can run it in a process of its own."""
-
-    def run_experiment(self, experiment: str, asked: Row) -> Iterator[Row]:
-        """Yield the events of the experiment."""
-
-
 def events(
-    stores: Stores, experiment: str, asked: Row, report: Row, progress: Progress
+    name: str, asked: Row, topology: Topology, report: Row, progress: Progress
 ) -> Iterator[Row]:
-    """Run an experiment; yield its events, pass them to `progress`, and keep the versions."""
-    for event in stores.run_experiment(experiment, asked):
+    """Run an experiment in a process of its own; yield its events, pass them to `progress`.
+
+    The report gets the versions of the servers, and the reason for each that is missing.
+    """
+    for event in perform(name, asked, topology):
         progress(event)
         if event["event"] == "versions":
             report["versions"] = event["versions"]
+        elif event["event"] == "stores":
+            report["missing"] = report.get("missing", {}) | event["missing"]
         yield event
 
 
-class Experiment:
-    """An experiment as its command runs it. The command's options are those of `params`."""
+class Command:
+    """An experiment as its command runs it. The options are those of `params`."""
 
-    params: ClassVar[type[Params]]
-    files: ClassVar[Mapping[str, str]] = {}
+    params: type[Params]
+    files: Mapping[str, str] = {}
     """By suffix: the meaning of a file that the option of this name writes."""
-    part: ClassVar[str] = ""
+    part: str = ""
     """The markers of the page that --write updates."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from django.db import close_old_connections, connection, connections
 
 from devservers.process import die_with_parent
 from loadtest.history.recorder import Recorder
-from loadtest.load.fault_plan import FaultTrigger
+from loadtest.kernel.faults import FaultTrigger
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError

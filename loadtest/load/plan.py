@@ -9,8 +9,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import WriteStrategy
+from loadtest.kernel.faults import FAULTS
 from loadtest.kernel.params import Params, PlanError, param
-from loadtest.load.fault_plan import FAULTS
 
 STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 # The servers that a backend needs beside the database.

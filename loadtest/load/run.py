@@ -1,14 +1,17 @@
 """Run a plan: start private stores, execute the plan in them, and return the report."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from loadtest.load.fault_plan import FAULTS
+from devservers.faults.waiting import FaultFailed
+from loadtest.kernel.actors import Experiment
+from loadtest.kernel.topology import Topology
 from loadtest.load.plan import Plan
-from loadtest.load.stores import PrivateStores
-from loadtest.load.verdict import not_run, with_controls
+from loadtest.load.verdict import with_controls
 
 Report = dict[str, Any]
 Progress = Callable[[dict[str, Any]], str | None]
@@ -19,27 +22,20 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
 
     `progress` is called with every event, and may return the name of a fault to inject.
     """
-    settings = asdict(plan)
-    report: Report = {"settings": settings, "versions": {}, "runs": []}
-    with PrivateStores(plan.store, plan.servers) as stores:
-        for server in ("database", FAULTS[plan.fault].server):
-            if server in stores.missing:
-                why = stores.missing[server]
-                report["runs"] = [{**names, **not_run(plan, why)} for names in plan.guards()]
-                return report
-        requested: list[str] = []
-        asked = {"plan": settings, "missing": stores.missing, "ports": stores.ports}
-        progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers, "stock": plan.stock})
-        for event in stores.run_experiment("run", asked):
+    report: Report = {"settings": asdict(plan), "versions": {}, "runs": []}
+    topology = Topology(database=plan.store, servers=plan.servers, runs_without=True)
+    requested: list[str] = []
+    progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers, "stock": plan.stock})
+    with Experiment("run", report["settings"], topology) as experiment:
+        for event in experiment.events():
             if fault := progress(event):
                 requested.append(fault)
                 if event["event"] == "progress":
                     sale = "{backend}-{discipline}-{repeat}".format(**event)
-                    stores.send({"fault": fault, "sale": sale})
+                    with suppress(FaultFailed):  # it has ended meanwhile
+                        experiment.write_line(json.dumps({"fault": fault, "sale": sale}))
             if event["event"] == "versions":
                 report["versions"] = event["versions"]
-            elif event["event"] == "inject" and FAULTS[event["fault"]].server:
-                stores.inject(event["fault"])
             elif event["event"] == "run":
                 injected = Counter(fault["name"] for fault in event["run"]["faults"])
                 for name in (Counter(requested) - injected).elements():  # the run ended first

@@ -1,18 +1,13 @@
 """Execute the runs of a plan in the lab's own stores.
 
-The request is {"plan": ..., "missing": {backend: why}, "ports": ...}; the events are
-progress, and one "run" for each run. This is a process of its own, because its environment leads
-to the private stores.
+The request is a Plan; the events are progress, and one "run" for each run.
 """
 
 import multiprocessing
 import os
 import platform
 import random
-import socket
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,13 +17,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections
 from redis import Redis
 
-from devservers import HOST
-from devservers.base import START_TIMEOUT
 from devservers.faults.worker import emit
 from loadtest.history.checker import Promise, check
 from loadtest.history.lost_updates import lost_updates
 from loadtest.history.recorder import dump, history
-from loadtest.load.fault_plan import FAULTS, TTL, marks
+from loadtest.kernel.faults import FAULTS, TTL, marks
+from loadtest.kernel.topology import Stores
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
@@ -38,20 +32,24 @@ from shop.administration.audit import audit_sale
 from shop.models import Sale, User
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], stores: Stores) -> None:
     """Execute a request."""
-    plan = Plan(**asked["plan"])
+    plan = Plan(**asked)
+    for server in ("database", FAULTS[plan.fault].server):
+        if server in stores.missing:
+            for names in plan.guards():
+                emit("run", run={**names, **not_run(plan, stores.missing[server])})
+            return
     if plan.fault != "none":
         _shorten_leases()
     customers = _make_customers(plan)
     for names in plan.guards():
-        _wait_for_port(asked["ports"].get(FAULTS[plan.fault].server))
         backend = names["backend"]
-        if why := asked["missing"].get(backend) or _switch(backend, names["discipline"]):
+        if why := stores.missing.get(backend) or _switch(backend, names["discipline"]):
             emit("run", run={**names, **not_run(plan, why)})
             continue
         sale = open_sale("-".join(map(str, names.values())), plan.stock)
-        emit("run", run={**names, **_run(plan, sale, customers, names)})
+        emit("run", run={**names, **_run(plan, sale, customers, names, stores)})
 
 
 def versions() -> dict[str, Any]:
@@ -89,15 +87,6 @@ def _make_customers(plan: Plan) -> list[User]:
     return customers
 
 
-def _wait_for_port(port: int | None) -> None:
-    """Wait until the server that the last run's fault killed is up again."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while port is not None and time.monotonic() < deadline:
-        with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-            return
-        time.sleep(0.05)
-
-
 def _switch(backend: str, discipline: str) -> str:
     """Activate a guard; return the reason if that fails, otherwise nothing."""
     try:
@@ -109,7 +98,7 @@ def _switch(backend: str, discipline: str) -> str:
 
 
 def _run(
-    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any]
+    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any], stores: Stores
 ) -> dict[str, Any]:
     """Let all buyers buy, then count the rows."""
     capabilities = locks[names["backend"]].capabilities
@@ -127,7 +116,7 @@ def _run(
         backend=names["backend"],
         history=folder,
         progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
-        inject=lambda name: emit("inject", fault=name),
+        stores=stores,
         passes_on=expires_in_pause and plan.processes > 1,
     )
     if result.errors:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,8 +20,17 @@ from typing import Any
 from devservers.faults.waiting import FaultFailed, until
 from devservers.process import process_state
 from loadtest.history.recorder import Recorder
+from loadtest.kernel.faults import (
+    FAULTS,
+    NAMES,
+    PAUSE_SECONDS,
+    FaultTrigger,
+    Injection,
+    fail,
+    marks,
+)
+from loadtest.kernel.topology import Stores
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
-from loadtest.load.fault_plan import FAULTS, NAMES, PAUSE_SECONDS, FaultTrigger, Injection, marks
 from loadtest.load.plan import Plan
 from shop.models import User
 
@@ -42,26 +52,35 @@ class SaleResult:
 
 @dataclass(slots=True, kw_only=True)
 class _FaultMonitor:
-    """The parent's side of faults: records them, resumes a stopped process, recognises a killed."""
+    """The parent's side of faults: it hits servers, resumes stopped processes, replaces killed."""
 
     notices: Connection
     load: SaleLoad
     recorder: Recorder
-    inject: Callable[[str], object]
+    stores: Stores
     passes_on: bool
     injections: list[Injection] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    hitting: threading.Lock = field(default_factory=threading.Lock)
 
     def receive(self) -> None:
         self.injections.append(injection := Injection(*self.notices.recv()))
         fault = FAULTS[injection.name]
         target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
         self.recorder.note("fault", "start", what=injection.name, **target)
-        self.inject(injection.name)
-        if fault.holder == "stop":
+        if fault.server:
+            threading.Thread(target=self._hit_server, args=(injection,)).start()
+        elif fault.holder == "stop":
             with suppress(FaultFailed):
                 until(lambda: process_state(injection.pid) == "T")
                 injection.proof = f"process {injection.pid} stopped (state T)"
+
+    def _hit_server(self, injection: Injection) -> None:
+        try:
+            with self.hitting:
+                injection.proof = fail(injection.name, self.stores)
+        finally:
+            injection.end = time.monotonic()
 
     def resume(self, *, always: bool = False) -> None:
         for injection in self.injections:
@@ -76,15 +95,6 @@ class _FaultMonitor:
     def is_idle(self) -> bool:
         """True while no fault is in force."""
         return all(one.end for one in self.injections)
-
-    def obey(self, message: dict[str, str]) -> None:
-        """Process a line of the parent: a fault to inject, or the end of a server's fault."""
-        if message.get("sale") == self.load.slug:  # not of an earlier run
-            self.requests.append(message["fault"])
-        for one in self.injections:
-            if "proof" in message and not one.end and FAULTS[one.name].server:
-                one.end, one.proof = time.monotonic(), message["proof"]
-                break
 
     def request_next(self) -> None:
         """Let the next holder inject the next requested fault once the last one is over."""
@@ -125,14 +135,14 @@ def run_sale(
     backend: str,
     history: Path,
     progress: Callable[..., object],
-    inject: Callable[[str], object],
+    stores: Stores,
     passes_on: bool,
 ) -> SaleResult:
     """Let all customers buy, and return when the last of them has been served.
 
     `progress` is called with the seconds since the start, the buyers served, the units sold and the
-    marks of faults; `inject` with the name of each fault. Faults are requested on stdin.
-    `passes_on`: another process gets the lock while its holder is stopped.
+    marks of faults. Faults are requested on stdin. `passes_on`: another process gets the lock while
+    its holder is stopped.
     """
     threads = plan.processes * plan.threads
     notices, sender = FORK.Pipe(duplex=False)
@@ -156,7 +166,7 @@ def run_sale(
         history=history,
     )
     monitor = _FaultMonitor(
-        notices=notices, load=load, recorder=recorder, inject=inject, passes_on=passes_on
+        notices=notices, load=load, recorder=recorder, stores=stores, passes_on=passes_on
     )
     workers = {number: _start(load, number) for number in range(plan.processes)}
     try:
@@ -201,8 +211,9 @@ def _wait_for_workers(
         for file in [one for one in parent if one in ready]:
             if not (lines := os.read(file, 1 << 16)):
                 parent = []  # it has ended, and a closed pipe is always ready
-            for line in lines.splitlines():
-                monitor.obey(json.loads(line))
+            for asked in map(json.loads, lines.splitlines()):
+                if asked["sale"] == load.slug:  # not of an earlier run
+                    monitor.requests.append(asked["fault"])
         monitor.resume()
         monitor.request_next()
         for ours in [pipe for pipe in waiting if pipe in ready]:

@@ -92,7 +92,7 @@ class ShopWorker(WorkerProcess):
         else:
             self.write_line("on")
 
-    def receive(self, seconds: float = 60.0) -> dict[str, Any]:
+    def receive(self, seconds: float | None = 60.0) -> dict[str, Any]:
         """Return the reply to the request."""
         reply = super().receive(seconds)
         self.is_busy = False

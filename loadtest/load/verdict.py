@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from inventory.models import WriteStrategy
+from loadtest.kernel.faults import FAULTS
 from loadtest.load.buyers import Outcome
-from loadtest.load.fault_plan import FAULTS
 from loadtest.load.plan import Plan
 from shop.administration.audit import StockAudit
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from django.core.management.base import CommandError
 
 from inventory.management.console import HelpfulCommand, add_subcommands
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import PlanError
 from loadtest.kernel.terminal import Terminal
-from loadtest.load.stores import ExperimentFailed
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -59,9 +59,9 @@ class ExperimentCommand(HelpfulCommand):
             sys.exit(code)
 
     def _command(self, name: str) -> tuple[ModuleType, Any]:
-        """Return the module of a subcommand, and its EXPERIMENT or itself."""
+        """Return the module of a subcommand, and its COMMAND or itself."""
         module = import_module(f"{self.cli.__name__}.{name}")
-        return module, getattr(module, "EXPERIMENT", module)
+        return module, getattr(module, "COMMAND", module)
 
 
 def _interrupt(*_: object) -> NoReturn:

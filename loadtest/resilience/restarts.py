@@ -11,6 +11,7 @@ from django.db.models import Count, Sum
 
 from devservers import Server
 from devservers.faults.waiting import FaultFailed, until
+from loadtest.kernel.topology import Stores
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.load.http.load import SENDING, HttpLoad, run_http_load
 from loadtest.resilience.shop import TIMEOUT, Report, Shop, in_threads, verdict
@@ -20,7 +21,7 @@ TASK, EVERY = "shop.tasks.expire_unpaid_orders", 5
 """A scheduled job, and its interval in seconds."""
 
 
-def main(asked: dict[str, Any]) -> Report:
+def main(asked: dict[str, Any], _stores: Stores) -> Report:
     """Send `attempts` purchases while web, worker, consumer and both beats restart twice."""
     with Shop(stock=1, beats=2) as shop:
         done: list[float] = []

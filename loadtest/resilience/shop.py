@@ -64,13 +64,14 @@ class Shop:
         limit = min(stock, MAX_UNITS)
         return open_sale(slug, stock, product=slug, limit_per_customer=limit, **options)
 
-    def browse(self) -> "Reply":
-        """Request the sale page without a session."""
-        return request(self.web.port, f"GET {self.page} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    def browse(self) -> int:
+        """Request the sale page without a session; return the status."""
+        message = f"GET {self.page} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
+        return fetch(self.web.port, message.encode())[0]
 
-    def buy(self) -> "Reply":
-        """Send the next form; forms without an answer count too."""
-        return request(self.web.port, self.form(self.sale)[1])
+    def buy(self) -> int:
+        """Send the next form and return the status; forms without an answer count too."""
+        return fetch(self.web.port, self.form(self.sale)[1])[0]
 
     def form(self, sale: Sale) -> tuple[Buyer, bytes]:
         """Return the next buyer and its form, with a new key, as an HTTP request."""
@@ -104,13 +105,6 @@ class Reply(NamedTuple):
         return self.ended - self.began
 
 
-def request(port: int, message: bytes) -> Reply:
-    """Send one request on a new connection."""
-    began = time.monotonic()
-    status, _ = fetch(port, message)
-    return Reply(status, began, time.monotonic())
-
-
 def fetch(port: int, message: bytes) -> tuple[int, bytes]:
     """Return the status, 0 for no answer, and all received bytes."""
     received = b""
@@ -139,27 +133,19 @@ def in_threads(work: Callable[[threading.Event], None], threads: int) -> Iterato
 
 
 @contextmanager
-def load(act: Callable[[], Reply], threads: int, *, pause: float = 0.0) -> Iterator[list[Reply]]:
+def load(act: Callable[[], int], threads: int, *, pause: float = 0.0) -> Iterator[list[Reply]]:
     """Repeat `act` in several threads while the block lasts; the list grows with the replies."""
     replies: list[Reply] = []
 
     def repeat(over: threading.Event) -> None:
         while not over.is_set():
-            replies.append(act())
+            began = time.monotonic()
+            status = act()
+            replies.append(Reply(status, began, time.monotonic()))
             over.wait(pause)
 
     with in_threads(repeat, threads):
         yield replies
-
-
-def store_responds(port: int, timeout: float = 0.2) -> bool:
-    """Return True if a store serves: MariaDB sends its handshake, Redis answers a PING."""
-    try:
-        with socket.create_connection((HOST, port), timeout=timeout) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(1) not in (b"", b"-")  # Redis loads its data: -LOADING
-    except OSError:
-        return False
 
 
 def resources(pids: list[int]) -> dict[str, int]:

@@ -4,9 +4,10 @@ import time
 from functools import partial
 from typing import Any
 
+from devservers.faults.injectors import Disturb
 from devservers.faults.waiting import until
-from devservers.faults.worker import emit
 from loadtest.bench.purchase.web import THREADS
+from loadtest.kernel.topology import Stores
 from loadtest.resilience.shop import (
     TIMEOUT,
     Reply,
@@ -20,8 +21,6 @@ from loadtest.resilience.shop import (
     verdict,
 )
 
-DELAY = 0.2
-"""Seconds added to each message, so twice as many to a request and its reply."""
 MAX_ANSWER, MAX_RECOVERY = 2.0, 3.0
 """Seconds until every answer during a fault; until the first purchase after it."""
 PHASE_SECONDS = 6.0
@@ -31,7 +30,7 @@ HELPERS = 3
 that are repeated. Threads that pile up with the requests would be many more."""
 
 
-def main(asked: dict[str, Any]) -> Report:
+def main(_asked: dict[str, Any], stores: Stores) -> Report:
     """Delay every message of a store by 200 ms, then stop its replies, then recover it."""
     phases: list[Report] = []
     breaches: list[str] = []
@@ -43,9 +42,11 @@ def main(asked: dict[str, Any]) -> Report:
         for store in ("redis", "database"):
             with load(shop.browse, 3, pause=0.05) as views, load(shop.buy, 6, pause=0.05) as buys:
                 until(partial(purchases, buys, 0.0), "a purchase", TIMEOUT)
-                for fault in ("slow", "silent"):
-                    phases.append(_phase(shop, store, fault))
-                emit("fault", do="recover", store=store, seconds=0)
+                for how in ("slow", "silent"):
+                    fault = Disturb([stores.proxies[store]], how)
+                    fault.inject()
+                    phases.append(_phase(shop, store, how))
+                fault.recover()
                 recovered = time.monotonic()
                 until(partial(purchases, buys, recovered), "a purchase after it", TIMEOUT)
                 back_after = min(purchases(buys, recovered)) - recovered
@@ -62,8 +63,7 @@ def main(asked: dict[str, Any]) -> Report:
 
 
 def _phase(shop: Shop, store: str, fault: str) -> Report:
-    """Inject a fault and count the shop's threads while it lasts."""
-    emit("fault", do=fault, store=store, seconds=DELAY)
+    """Count the shop's threads while a fault lasts."""
     began, most = time.monotonic(), 0
     while time.monotonic() < began + PHASE_SECONDS:
         most = max(most, resources(shop.pids())["threads"])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from loadtest.kernel.session import events
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.topology import Topology
 from loadtest.scenarios.catalogue import SCENARIOS
 
 __all__ = ["SCENARIOS", "run"]
@@ -27,8 +27,7 @@ def run(
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
-    with PrivateStores("sqlite", ()) as stores:
-        for event in events(stores, "scenario", {"names": list(names)}, report, progress):
-            if event["event"] == "scenario":
-                report["scenarios"].append(event["scenario"])
+    for event in events("scenario", {"names": list(names)}, Topology(), report, progress):
+        if event["event"] == "scenario":
+            report["scenarios"].append(event["scenario"])
     return report

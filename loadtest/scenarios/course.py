@@ -151,9 +151,9 @@ COURSE = (
         ),
         notice=_("The promoted replica knows nothing of the first holder."),
         broken=Excerpt(
-            "loadtest/scenarios/testbed.py", "def add_redis_lock", "self.add_lock", "url or"
+            "loadtest/scenarios/testbed.py", "def add_lock", "settings.LOCKS", "stores.redis.url"
         ),
-        repaired=Excerpt("loadtest/scenarios/testbed.py", "def add_redlock", "self.add_lock"),
+        repaired=Excerpt("loadtest/scenarios/testbed.py", "def use_redlock", "self.use("),
         scenarios=("failover-before-replication",),
     ),
     Step(

@@ -1,4 +1,4 @@
-"""Run scenarios, {"names": [...]}, in the process that `PrivateStores.run_experiment` starts."""
+"""Run scenarios, {"names": [...]}, one after the other."""
 
 import time
 from contextlib import closing
@@ -8,28 +8,25 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.charts import timeline_data
+from loadtest.kernel.topology import Stores
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
-from loadtest.scenarios.testbed import SharedResources, Testbed
+from loadtest.scenarios.testbed import Testbed
 
 
-def main(asked: dict[str, Any]) -> None:
-    """Run the named scenarios one after the other."""
+def main(asked: dict[str, Any], stores: Stores) -> None:
+    """Run the named scenarios."""
     names = asked["names"]
-    with closing(SharedResources()) as shared:
-        for place, name in enumerate(names):
-            scenario = SCENARIOS[name]
+    for place, name in enumerate(names):
 
-            def show(variant: str, place: int = place, name: str = name) -> None:
-                step = {"step": place + 1, "of": len(names), "system": f"{name}, {variant}"}
-                emit("progress", name=name, half=variant, **step)
+        def show(variant: str, place: int = place, name: str = name) -> None:
+            step = {"step": place + 1, "of": len(names), "system": f"{name}, {variant}"}
+            emit("progress", name=name, half=variant, **step)
 
-            emit("scenario", scenario=perform(scenario, shared, show))
+        emit("scenario", scenario=perform(SCENARIOS[name], stores, show))
 
 
-def perform(
-    scenario: Scenario, shared: SharedResources, show: Any = lambda variant: None
-) -> Result:
+def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None) -> Result:
     """Run both variants of a scenario; return them and the verdict."""
     began = time.monotonic()
     variants: list[dict[str, Any]] = []
@@ -37,7 +34,7 @@ def perform(
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
-            with closing(Testbed(shared)) as testbed:
+            with closing(Testbed(stores)) as testbed:
                 run = testbed.finish(scenario.run(testbed, is_repaired))
             variant = {"guard": guard, "is_repaired": is_repaired, **run}
             if found := timeline_data.read(variant).contradictions():

@@ -9,7 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 from loadtest.scenarios.testbed import Testbed
 
+Facts = dict[str, Any]
 Result = dict[str, Any]
+Run = Callable[[Testbed, bool], Facts]
 Text = str | Promise
 IMMUNE_TO_RECIPE = _("Every backend of the shop; this textbook recipe is only in the lab.")
 FAULTS: dict[str, Text] = {
@@ -28,10 +30,10 @@ FAULTS: dict[str, Text] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One failure. Texts may be lazy; `sentences` are filled with the facts of the actual run.
+    """One failure. Texts may be lazy; `story` is filled with the facts of the actual run.
 
     `run(testbed, is_repaired)` runs one variant and returns its facts, all of them numbers; the
-    fact "broke" says whether the failure occurred. In a sentence, `%(b_name)s` is a fact of the
+    fact "broke" says whether the failure occurred. In the story, `%(b_name)s` is a fact of the
     broken variant and `%(r_name)s` one of the repaired variant.
     """
 
@@ -45,12 +47,13 @@ class Scenario:
     """The guard that fails."""
     repaired: str
     """The guard that prevents the failure."""
-    sentences: tuple[Text, Text, Text]
+    story: Text
+    """What happened, in three lines."""
     repair: Text
     """What repairs the failure, and why."""
     immune: Text
     """The backends on which the failure cannot occur."""
-    run: Callable[[Testbed, bool], dict[str, Any]]
+    run: Run
     needs: str = ""
     """A server program beside Redis; a variant does not run where it is not installed."""
     requires_overlap: bool = True
@@ -77,4 +80,17 @@ class Scenario:
         broken, repaired = (variant["facts"] for variant in result["halves"])
         facts = {f"b_{name}": fact for name, fact in broken.items()}
         facts |= {f"r_{name}": fact for name, fact in repaired.items()}
-        return [str(sentence) % facts for sentence in self.sentences]
+        return [line % facts for line in str(self.story).splitlines()]
+
+
+REGISTERED: dict[str, Scenario] = {}
+
+
+def scenario(**about: Any) -> Callable[[Run], Run]:
+    """Register the decorated function as the `run` of a Scenario with these fields."""
+
+    def register(run: Run) -> Run:
+        REGISTERED[about["name"]] = Scenario(run=run, **about)
+        return run
+
+    return register

@@ -1,21 +1,21 @@
-"""The private servers, locks, sale and processes of a scenario, and the record of its events."""
+"""The locks, sale, processes and faults of one variant of a scenario, and the record of it all."""
 
 import shutil
 import time
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any
 
 import environ
 from django.conf import settings
 from django.db import connections
 
-from devservers import MariaDb, Redis, ZooKeeper, start_all, stop_all
+from devservers import Redis, start_all, stop_all
 from devservers.faults.injectors import Fault
 from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
 from loadtest.history.checker import Promise, check
 from loadtest.history.recorder import Recorder, history
+from loadtest.kernel.topology import Stores
 from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy
@@ -31,40 +31,11 @@ REDLOCK = f"{BACKENDS}.redlock.RedLockBackend"
 ZOOKEEPER = f"{BACKENDS}.zookeeper.ZooKeeperBackend"
 
 
-class SharedResources:
-    """Servers and worker processes that one scenario leaves for the next, until `close`."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self.idle: list[ShopWorker] = []
-
-    def close(self) -> None:
-        """Stop every server and process."""
-        for process in self.idle:
-            process.kill()
-        self._stack.close()
-
-    @cached_property
-    def redis(self) -> Redis:
-        """A Redis for the scenarios that do not disturb it."""
-        return self._stack.enter_context(Redis())
-
-    @cached_property
-    def zookeeper(self) -> ZooKeeper:
-        """One node: enough where no server fails."""
-        return self._stack.enter_context(ZooKeeper(nodes=1))
-
-    @cached_property
-    def mariadb(self) -> MariaDb:
-        """A MariaDB beside the shop's own database."""
-        return self._stack.enter_context(MariaDb())
-
-
 class Testbed:
-    """The folder, locks and processes of one variant of a scenario."""
+    """The folder, locks and processes of one variant of a scenario; `stores` are its servers."""
 
-    def __init__(self, shared: SharedResources) -> None:
-        self.shared = shared
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
         self._stack = ExitStack()
         self.folder = temporary_directory("scene")
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -81,7 +52,7 @@ class Testbed:
         locks.close()
         for process in self._workers:
             if process.is_alive and not process.is_busy:
-                self.shared.idle.append(process)
+                self.stores.idle.append(process)
             else:
                 process.kill()
         self._stack.close()
@@ -92,35 +63,40 @@ class Testbed:
 
     # --- locks and shop ---
 
-    def add_lock(self, alias: str, backend: str, location: object, **conf: Any) -> None:
+    def use(self, strategy: str, alias: str = "redis", backend: str = REDIS, **conf: Any) -> None:
+        """Guard the sale with this lock and write strategy; by default with the shared Redis."""
+        self.add_lock(alias, backend, **conf)
+        row = {"backend": alias, "mode": strategy, "state": LockPolicy.State.STEADY}
+        # Without a drain: no purchase is running yet.
+        LockPolicy.objects.update_or_create(pk=1, defaults={**row, "epoch": 1})
+        policy.invalidate()
+
+    def add_lock(self, alias: str = "redis", backend: str = REDIS, **conf: Any) -> None:
         """Add an entry to LOCKS, here and in the worker processes that start afterwards."""
-        entry = {"BACKEND": backend, "LOCATION": location, "TTL": TTL, **conf}
-        settings.LOCKS[alias] = self._locks[alias] = entry
+        if "LOCATION" not in conf:
+            conf["LOCATION"] = self.stores.redis.url
+        settings.LOCKS[alias] = self._locks[alias] = {"BACKEND": backend, "TTL": TTL, **conf}
 
-    def add_redis_lock(self, url: str = "", **conf: Any) -> None:
-        """Add the entry `redis`."""
-        self.add_lock("redis", REDIS, url or self.shared.redis.url, **conf)
-
-    def add_redlock(self, masters: list[Redis], **conf: Any) -> None:
-        """Start the masters and add the entry `redlock`."""
-        start_all(masters)
+    def masters(self) -> list[Redis]:
+        """Return five masters that have not started yet."""
+        masters = [Redis() for _ in range(5)]
         self._stack.callback(stop_all, masters)
-        self.add_lock("redlock", REDLOCK, [master.url for master in masters], **conf)
+        return masters
 
-    def add_database(self, server: MariaDb) -> str:
-        """Add an entry to DATABASES that has the lock table; return its alias."""
-        entry = environ.Env.db_url_config(server.url)
+    def use_redlock(self, masters: list[Redis], strategy: str = "naive", **conf: Any) -> None:
+        """Start the masters, and guard the sale with them."""
+        start_all(masters)
+        urls = [master.url for master in masters]
+        self.use(strategy, "redlock", REDLOCK, LOCATION=urls, **conf)
+
+    def add_database(self) -> str:
+        """Add MariaDB, with the lock table, to DATABASES beside the shop's; return its alias."""
+        entry = environ.Env.db_url_config(self.stores.mariadb.url)
         self._databases["beside"] = entry
         if add_database("beside", entry):
             with connections["beside"].schema_editor() as editor:
                 editor.create_model(LockRow)
         return "beside"
-
-    def activate(self, backend: str, strategy: str) -> None:
-        """Set the policy without a drain: no purchase is running yet."""
-        row = {"backend": backend, "mode": strategy, "state": LockPolicy.State.STEADY}
-        LockPolicy.objects.update_or_create(pk=1, defaults={**row, "epoch": 1})
-        policy.invalidate()
 
     def open_sale(self, stock: int = 1) -> Sale:
         """Create a sale that is open now."""
@@ -134,7 +110,7 @@ class Testbed:
 
     def worker(self, name: str, *, timeout: float = 2.0) -> ShopWorker:
         """Return a worker process whose purchases wait `timeout` seconds for the lock."""
-        process = self.shared.idle.pop() if self.shared.idle else ShopWorker()
+        process = self.stores.idle.pop() if self.stores.idle else ShopWorker()
         self._workers.append(process)
         process.open(self.folder, name, self._locks, timeout, self._databases)
         return process

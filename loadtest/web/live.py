@@ -6,8 +6,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from loadtest.charts import curves
+from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
-from loadtest.load.fault_plan import FAULTS
 from loadtest.models import LabRun
 
 MOST_SIGNS = 200

@@ -10,9 +10,10 @@ from typing import Any
 
 from loadtest.game.levels import RESULTS
 from loadtest.kernel import marked
+from loadtest.kernel.actors import perform
 from loadtest.kernel.params import PlanError, add_numbers, keep_within
 from loadtest.kernel.terminal import Terminal, check_file
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.topology import Topology
 from verification.interleavings.programs import PARTS, PROGRAMS
 
 PART = "lab_interleavings"
@@ -37,13 +38,14 @@ def handle(terminal: Terminal, **options: Any) -> int:
     parts = options["backend"] or PARTS
     names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
     found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
-    with PrivateStores("sqlite", servers) as stores, terminal.bar() as bar:
-        if stores.missing:
-            raise PlanError("; ".join(stores.missing.values()))
-        asked = {"names": names, "limit": options["limit"]}
-        for event in stores.run_experiment("verification.interleavings.runner", asked):
-            found.append(event["program"])
-            bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
+    asked = {"names": names, "limit": options["limit"]}
+    with terminal.bar() as bar:
+        for event in perform("verification.interleavings.runner", asked, Topology(servers=servers)):
+            if event["event"] == "program":
+                found.append(event["program"])
+                bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
+            elif missing := event["missing"]:
+                raise PlanError("; ".join(missing.values()))
     if options["write"]:
         write(found, options["write"])
     terminal.show({"programs": found}, describe)

@@ -18,9 +18,9 @@ from typing import Any
 
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import PlanError, add_file, add_numbers, keep_within
 from loadtest.kernel.terminal import Terminal
-from loadtest.load.stores import ExperimentFailed
 from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import WORK_SECONDS, Plan, generate
 from verification.torture.reduce import reduce

@@ -40,7 +40,7 @@ def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
     }
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], _servers: object) -> None:
     """Run the programs one after the other, and emit a row for each."""
     call_command("migrate", verbosity=0, interactive=False)
     product = Product.objects.create(name="Interleavings", slug="interleavings", price=1)

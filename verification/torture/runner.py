@@ -17,7 +17,7 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import WorkerProcess
 from loadtest.history.recorder import Recorder
-from loadtest.load.stores import private_environ
+from loadtest.kernel.topology import private_environ
 from verification.torture.catalogue import ALIAS, OTHER
 from verification.torture.faults import Injector
 from verification.torture.judge import BOUND, MORE_THREADS, SHOP_BOUND, judge_ends

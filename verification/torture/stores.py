@@ -13,7 +13,7 @@ from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
 from devservers.programs import installed
 from devservers.temporary import temporary_directory
-from loadtest.load.stores import private_environ
+from loadtest.kernel.topology import private_environ
 from verification.torture.catalogue import ALIAS, DATABASE, DATABASES, OTHER, STORES, Store
 from verification.torture.plan import PROCESSES
 

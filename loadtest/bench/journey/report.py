@@ -9,7 +9,7 @@ from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.session import Progress
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.topology import Topology
 
 PARTS = ("requests", "crowds", "growth")
 SIZES = {"people": 24, "seconds": 0.3, "buyers": 6000, "crowd_seconds": 4.0}
@@ -101,12 +101,9 @@ class Journey(Benchmark):
         report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}}
         lines: Lines = {}
         for part in asked.parts:
-            with PrivateStores("mariadb", ["redis"]) as stores:
-                stores.environ |= ENVIRON
-                report["missing"] |= stores.missing
-                if not stores.missing:
-                    wanted = report["settings"] | SIZES | {"part": part}
-                    lines |= measure(stores, "journey", wanted, report, progress)
+            topology = Topology(database="mariadb", servers=["redis"], environ=ENVIRON)
+            wanted = report["settings"] | SIZES | {"part": part}
+            lines |= measure("journey", wanted, topology, report, progress)
         growth = lines.pop("growth", {"rounds": [{"rows": [], "expiring": 0}]})["rounds"][0]
         for row in lines.values():
             row |= summary(row["rounds"], {"refused"})

@@ -16,6 +16,7 @@ from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPE
 from loadtest.bench.journey.pages import Requests, World, polls_before_opening
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import requests_of
+from loadtest.kernel.topology import Stores
 from loadtest.load.http.client import Connection
 
 Cost = dict[str, Any]
@@ -39,7 +40,7 @@ BEHIND = 3
 COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], _stores: Stores) -> None:
     """Measure the part that is asked for."""
     call_command("collectstatic", verbosity=0, interactive=False)
     if asked["part"] == "growth":

@@ -9,8 +9,8 @@ from loadtest.bench.locks.systems import OURS
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.session import Progress
+from loadtest.kernel.topology import Topology
 from loadtest.load.plan import BACKENDS
-from loadtest.load.stores import PrivateStores
 
 FLOOR = {
     "database": "INSERT + DELETE",
@@ -108,15 +108,19 @@ class Locks(Benchmark):
         lines: Lines = {}
         databases = []
         for store, backends in by_store.items():
+            servers = [one for one in backends if BACKENDS.get(one)]
+            topology = Topology(database=store, servers=servers, runs_without=True)
             wanted = report["settings"] | {"backends": backends}
-            lines |= _measure(store, wanted, report, progress)
+            lines |= measure("bench", wanted, topology, report, progress)
             databases += [report["versions"].pop("database", "")]
+            if why := report["missing"].pop("database", None):
+                report["missing"] |= dict.fromkeys(backends, why)
         report["versions"]["database"] = ", ".join(filter(None, databases))
         for row in lines.values():
             row |= {"system": row["line"], **summary(row["rounds"], {"worst_wait_ms"})}
         _compare(lines)
-        wanted = [one for one in (*TARGETS, *RATIOS) if one.line in lines]
-        return report | {"systems": [*lines.values()], "targets": met(wanted, lines)}
+        targets = [one for one in (*TARGETS, *RATIOS) if one.line in lines]
+        return report | {"systems": [*lines.values()], "targets": met(targets, lines)}
 
     def rows(self, report: Row) -> list[Row]:
         """Return the systems by family."""
@@ -125,19 +129,6 @@ class Locks(Benchmark):
     def notes(self, report: Row) -> Iterator[str]:
         """Yield the systems that were left out, with the reasons."""
         yield from (f"{row['line']}: {row['why']}" for row in report["systems"] if row["why"])
-
-
-def _measure(store: str, asked: Row, report: Row, progress: Progress) -> Lines:
-    """Measure the backends that one database serves."""
-    backends = asked["backends"]
-    with PrivateStores(store, [one for one in backends if one in BACKENDS]) as stores:
-        missing = dict(stores.missing)
-        if why := missing.pop("database", None):
-            missing = dict.fromkeys(backends, why)
-        report["missing"] |= missing
-        if len(missing) == len(backends):
-            return {}
-        return measure(stores, "bench", {**asked, "missing": missing}, report, progress)
 
 
 def _compare(lines: Lines) -> None:

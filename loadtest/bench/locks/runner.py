@@ -33,6 +33,7 @@ from loadtest.bench.locks.measure import (
 )
 from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
+from loadtest.kernel.topology import Stores
 from loadtest.load.verdict import percentile
 from locking import locks
 
@@ -43,9 +44,11 @@ WAVES = 5
 _serial = count(1)
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], stores: Stores) -> None:
     """Measure the backends, their floors and their peers."""
-    chosen = [alias for alias in asked["backends"] if alias not in asked["missing"]]
+    chosen = [alias for alias in asked["backends"] if alias not in stores.missing]
+    if not chosen or "database" in stores.missing:
+        return
     families = {OURS[alias][0] for alias in chosen}
     systems = [
         system

@@ -8,7 +8,7 @@ from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.session import Progress
-from loadtest.load.stores import PrivateStores
+from loadtest.kernel.topology import Topology
 
 ENVIRON = {
     "DJANGO_SETTINGS_MODULE": "loadtest.bench.reference.settings",
@@ -103,18 +103,14 @@ class Purchase(Benchmark):
         report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}}
         lines: Lines = {}
         for store in ("mariadb", "postgresql", "sqlite"):
-            with PrivateStores(store, ["redis"]) as stores:
-                report["missing"] |= stores.missing
-                if stores.missing:
-                    continue
-                stores.environ |= ENVIRON
-                for name in ("MAX_WAITING", "PURCHASES_PER_GRANT"):  # use the shop's defaults
-                    del stores.environ[name]
-                one: Row = {}
-                found = measure(stores, "purchase", report["settings"], one, progress)
-                for name, row in found.items():
-                    lines[name] = {"store": store, **row, **summary(row["rounds"])}
-                report["versions"][store] = one["versions"]
+            topology = Topology(
+                database=store, servers=["redis"], environ=ENVIRON, is_deployed=True
+            )
+            one: Row = {"missing": report["missing"], "versions": {}}
+            found = measure("purchase", report["settings"], topology, one, progress)
+            for name, row in found.items():
+                lines[name] = {"store": store, **row, **summary(row["rounds"])}
+            report["missing"], report["versions"][store] = one["missing"], one["versions"]
         targets = list(TARGETS)
         for name, row in lines.items():
             row["locked"] = sum(row["answers"].get(kind, 0) for kind in ("store_down", "500"))

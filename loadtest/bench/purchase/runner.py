@@ -20,6 +20,7 @@ from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, figures, run_load
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
+from loadtest.kernel.topology import Stores
 from loadtest.load.http.buyers import Buyer, requests, sign_in
 from loadtest.load.sale import open_sale
 from locking import policy
@@ -80,7 +81,7 @@ ATTEMPTS_TIMEOUT = 300.0
 PROCESSES = {"mysql": 2, "postgresql": 2, "sqlite": 4}
 
 
-def main(asked: dict[str, Any]) -> None:
+def main(asked: dict[str, Any], _stores: Stores) -> None:
     """Measure the lines of the database that the environment names."""
     buyers, is_main = sign_in(asked["buyers"] + 1), connection.vendor == "mysql"
     prepared = max(round(asked["burst"] * asked["offered"]), asked["attempts"] + 1)

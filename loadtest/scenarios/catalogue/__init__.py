@@ -1,6 +1,6 @@
-"""The classic lock failures, in the order in which the field learned them."""
+"""The classic lock failures, in the order of the course that explains them."""
 
-from loadtest.scenarios.catalogue import (
+from loadtest.scenarios.catalogue import (  # noqa: F401 - each registers its scenarios
     backend_switch,
     holders,
     no_lock,
@@ -8,27 +8,9 @@ from loadtest.scenarios.catalogue import (
     redis_servers,
     waiters,
 )
-from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.course import COURSE
+from loadtest.scenarios.scenario import REGISTERED, Scenario
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario
-    for scenario in (
-        no_lock.RACE,
-        no_lock.ONE_PROCESS,
-        recipes.NO_EXPIRY,
-        recipes.CRASH_BEFORE_EXPIRE,
-        holders.WORK_OUTLASTS_LEASE,
-        recipes.DELETE_SUCCESSOR,
-        holders.KILLED,
-        holders.PAUSED,
-        holders.GIL_HELD,
-        redis_servers.FAILOVER,
-        redis_servers.CLOCK_JUMP,
-        redis_servers.AMNESIA,
-        waiters.HERD,
-        waiters.POLLING,
-        recipes.ROW_LEFT,
-        holders.RELEASE_BEFORE_COMMIT,
-        backend_switch.SWITCH,
-    )
+    name: REGISTERED[name] for step in COURSE for name in step.scenarios
 }

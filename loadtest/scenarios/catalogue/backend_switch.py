@@ -10,7 +10,7 @@ from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import until
 from loadtest.load.shop_worker import ShopWorker
-from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.scenario import scenario
 from loadtest.scenarios.testbed import DATABASE, Testbed
 from locking import policy
 from locking.models import LockPolicyChange
@@ -22,11 +22,32 @@ WORK_SECONDS = 0.5
 """Seconds for which the old holder still works while the switch drains."""
 
 
+@scenario(
+    name="switch-under-load",
+    fault="switch",
+    row="F9",
+    title=_("The lock is switched while a sale runs"),
+    broken=gettext_noop("redis to database + naive, by force"),
+    repaired=gettext_noop("redis to database + naive, drained"),
+    story=_(
+        "Buyer A held the old lock when the switch was forced; %(b_behind)d orders were placed "
+        "under the new lock before A wrote.\n"
+        "For %(b_together).2f s two backends guarded one row, and %(b_sold)d were sold of "
+        "%(b_stock)d.\n"
+        "The drain waited %(r_drained).1f s for A, during which %(r_behind)d orders were placed; "
+        "%(r_sold)d were sold of %(r_stock)d."
+    ),
+    repair=_(
+        "A switch drains: a lock gets no new holder until its old holder has finished. If the "
+        "switch is forced, the epoch in front of every token lets fenced and conditional writes "
+        "reject the old holder."
+    ),
+    immune=_("None: the switch itself must be safe."),
+)
 def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Switch redis to database while one buyer holds the lock and two processes wait for it."""
-    testbed.add_redis_lock(TTL=30.0)
-    testbed.add_lock("database", DATABASE, "default", TTL=30.0)
-    testbed.activate("redis", "naive")
+    testbed.add_lock("database", DATABASE, LOCATION="default", TTL=30.0)
+    testbed.use("naive", TTL=30.0)
     sale = testbed.open_sale(STOCK)
     first = testbed.worker("buyer A")
     others = [testbed.worker(name, timeout=0.5) for name in ("buyer B", "buyer C")]
@@ -73,34 +94,3 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "drained": round(change.drained_ms / 1000, 2),
         "broke": not audit.ok,
     }
-
-
-SWITCH = Scenario(
-    name="switch-under-load",
-    fault="switch",
-    row="F9",
-    title=_("The lock is switched while a sale runs"),
-    broken=gettext_noop("redis to database + naive, by force"),
-    repaired=gettext_noop("redis to database + naive, drained"),
-    sentences=(
-        _(
-            "Buyer A held the old lock when the switch was forced; %(b_behind)d orders were placed "
-            "under the new lock before A wrote."
-        ),
-        _(
-            "For %(b_together).2f s two backends guarded one row, and %(b_sold)d were sold "
-            "of %(b_stock)d."
-        ),
-        _(
-            "The drain waited %(r_drained).1f s for A, during which %(r_behind)d orders were "
-            "placed; %(r_sold)d were sold of %(r_stock)d."
-        ),
-    ),
-    repair=_(
-        "A switch drains: a lock gets no new holder until its old holder has finished. If the "
-        "switch is forced, the epoch in front of every token lets fenced and conditional writes "
-        "reject the old holder."
-    ),
-    immune=_("None: the switch itself must be safe."),
-    run=_switch,
-)

@@ -6,7 +6,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
-from loadtest.scenarios.scenario import Scenario
+from loadtest.scenarios.scenario import scenario
 from loadtest.scenarios.steps import buy_while_holder_stalls
 from loadtest.scenarios.testbed import BACKENDS, Testbed
 
@@ -14,49 +14,40 @@ from loadtest.scenarios.testbed import BACKENDS, Testbed
 def _race(backend: str, testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Stop buyer A between its read and its write until B, in another process, has answered."""
     if is_repaired:
-        testbed.add_redis_lock(TTL=30.0)
-        testbed.activate("redis", "naive")
+        testbed.use("naive", TTL=30.0)
         return buy_while_holder_stalls(testbed, timeout=0.5)
-    alias = backend.rpartition(".")[2].removesuffix("Backend").lower()
-    testbed.add_lock(alias, f"{BACKENDS}.{backend}", "")
-    testbed.activate(alias, "naive")
+    testbed.use("naive", backend.partition(".")[0], f"{BACKENDS}.{backend}", LOCATION="")
     return buy_while_holder_stalls(testbed)
 
 
-WAITED = _(
-    "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
-)
-
-RACE = Scenario(
+scenario(
     name="no-lock",
     fault="race",
     row="L1",
     title=_("Two buyers, one unit, no lock"),
     broken=gettext_noop("no lock + naive"),
     repaired="redis + naive",
-    sentences=(
-        _("Buyer A had read the stock, %(b_stock)d unit, and buyer B read it before A wrote."),
-        _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
-        WAITED,
+    story=_(
+        "Buyer A had read the stock, %(b_stock)d unit, and buyer B read it before A wrote.\n"
+        "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
+        "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
     ),
     repair=_("A lock: B reads only after A has written."),
     immune=_("Every lock that all machines share."),
-    run=partial(_race, "none.NoneBackend"),
-)
+)(partial(_race, "none.NoneBackend"))
 
-ONE_PROCESS = Scenario(
+scenario(
     name="lock-of-one-process",
     fault="race",
     row="L2",
     title=_("A lock inside one process, and two processes"),
     broken="process + naive",
     repaired="redis + naive",
-    sentences=(
-        _("Buyers A and B were served by two processes, and each process granted its own lock."),
-        _("Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d."),
-        WAITED,
+    story=_(
+        "Buyers A and B were served by two processes, and each process granted its own lock.\n"
+        "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
+        "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
     ),
     repair=_("A lock in a store that every process and machine asks."),
     immune=_("Every backend but none and process."),
-    run=partial(_race, "process.ProcessBackend"),
-)
+)(partial(_race, "process.ProcessBackend"))

@@ -9,9 +9,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.recipes.redis_textbook import SetnxBackend, SetnxExpireBackend
-from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Scenario
+from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, scenario
 from loadtest.scenarios.steps import LOCK, crash_and_wait
-from loadtest.scenarios.testbed import DATABASE, TTL, Testbed
+from loadtest.scenarios.testbed import DATABASE, REDIS, TTL, Testbed
 from locking import locks
 from locking.handler import create
 
@@ -29,74 +29,77 @@ def _crash(
 ) -> dict[str, Any]:
     """Kill a holder of the recipe, or a process at the fail point `at`; then one of the lock."""
     if is_repaired:
-        testbed.add_redis_lock()
+        testbed.add_lock()
         return crash_and_wait(testbed, "redis", ttl=TTL)
-    url = testbed.shared.redis.url
-    testbed.add_lock(alias, f"{RECIPES}.{recipe.__name__}", url)
+    testbed.add_lock(alias, f"{RECIPES}.{recipe.__name__}")
     facts = crash_and_wait(testbed, alias, ttl=TTL, at=at)
-    with redis.Redis.from_url(url) as client:
+    with redis.Redis.from_url(testbed.stores.redis.url) as client:
         facts["pttl"] = int(client.pttl(recipe.prefix + LOCK))  # -1 if the key never expires
         client.delete(recipe.prefix + LOCK)
     return facts
 
 
-NO_EXPIRY = Scenario(
+scenario(
     name="setnx-without-expiry",
     fault="killed",
     row="L5",
     title=_("SETNX without an expiry"),
     broken="SETNX, DEL",
     repaired="redis",
-    sentences=(
-        _(
-            "Buyer A took the key with SETNX and was killed; the server reports that the key never "
-            "expires (PTTL %(b_pttl)d)."
-        ),
-        _("Buyer B gave up after %(b_waited).1f s, twice the usual lease."),
-        _(
-            "With SET NX PX, one command with a lease of %(r_ttl).0f s, B got the lock after "
-            "%(r_waited).1f s."
-        ),
+    story=_(
+        "Buyer A took the key with SETNX and was killed; the server reports that the key never "
+        "expires (PTTL %(b_pttl)d).\n"
+        "Buyer B gave up after %(b_waited).1f s, twice the usual lease.\n"
+        "With SET NX PX, one command with a lease of %(r_ttl).0f s, B got the lock after "
+        "%(r_waited).1f s."
     ),
     repair=_("An expiry, set by the command that sets the key."),
     immune=IMMUNE_TO_RECIPE,
-    run=partial(_crash, SetnxBackend, "setnx", ""),
     requires_overlap=False,
-)
+)(partial(_crash, SetnxBackend, "setnx", ""))
 
 
-CRASH_BEFORE_EXPIRE = Scenario(
+scenario(
     name="crash-between-setnx-and-expire",
     fault="killed",
     row="L6",
     title=_("A crash between SETNX and EXPIRE"),
     broken="SETNX, EXPIRE, DEL",
     repaired="redis",
-    sentences=(
-        _(
-            "Buyer A was killed after SETNX and before EXPIRE: the key exists and never expires "
-            "(PTTL %(b_pttl)d)."
-        ),
-        _(
-            "Buyer B gave up after %(b_waited).1f s, although the lease should have lasted "
-            "%(b_ttl).0f s."
-        ),
-        _("With both in one command, B got the lock %(r_waited).1f s after the crash."),
+    story=_(
+        "Buyer A was killed after SETNX and before EXPIRE: the key exists and never expires "
+        "(PTTL %(b_pttl)d).\n"
+        "Buyer B gave up after %(b_waited).1f s, although the lease should have lasted "
+        "%(b_ttl).0f s.\n"
+        "With both in one command, B got the lock %(r_waited).1f s after the crash."
     ),
     repair=_("One command that sets key and expiry: SET NX PX, or a script."),
     immune=IMMUNE_TO_RECIPE,
-    run=partial(_crash, SetnxExpireBackend, "setnx_expire", "redis_setnx_expire.between"),
     requires_overlap=False,
+)(partial(_crash, SetnxExpireBackend, "setnx_expire", "redis_setnx_expire.between"))
+
+
+@scenario(
+    name="delete-successors-lock",
+    fault="late",
+    row="L7",
+    title=_("A late holder deletes its successor's lock"),
+    broken="SET NX PX, DEL",
+    repaired="redis",
+    story=_(
+        "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
+        "removed B's key.\n"
+        "Buyer C got the lock at once, and both B and C thought they held it.\n"
+        "With an owner check, A's release was rejected, and C kept waiting (%(r_third_waited).1f "
+        "s)."
+    ),
+    repair=_("One script that compares the owner and only then deletes the key."),
+    immune=IMMUNE_TO_RECIPE,
 )
-
-
 def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let A exceed its lease, B get the lock, A release it, and C ask for it."""
     alias = "redis" if is_repaired else "set_px"
-    if is_repaired:
-        testbed.add_redis_lock()
-    else:
-        testbed.add_lock(alias, f"{RECIPES}.SetExpireBackend", testbed.shared.redis.url)
+    testbed.add_lock(alias, REDIS if is_repaired else f"{RECIPES}.SetExpireBackend")
     late, holder, third = (testbed.worker(f"buyer {letter}") for letter in "ABC")
     lock = {"alias": alias, "name": LOCK}
     late.call("acquire", timeout=5, ttl=SHORT_TTL, renew=False, **lock)
@@ -120,69 +123,36 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     }
 
 
-DELETE_SUCCESSOR = Scenario(
-    name="delete-successors-lock",
-    fault="late",
-    row="L7",
-    title=_("A late holder deletes its successor's lock"),
-    broken="SET NX PX, DEL",
-    repaired="redis",
-    sentences=(
-        _(
-            "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
-            "removed B's key."
-        ),
-        _("Buyer C got the lock at once, and both B and C thought they held it."),
-        _(
-            "With an owner check, A's release was rejected, and C kept waiting "
-            "(%(r_third_waited).1f s)."
-        ),
-    ),
-    repair=_("One script that compares the owner and only then deletes the key."),
-    immune=IMMUNE_TO_RECIPE,
-    run=_delete_successor,
-)
-
-
-def _row_left(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
-    """Kill the owner of a row that never expires; then of a row that expires."""
-    alias = testbed.add_database(testbed.shared.mariadb)
-    if is_repaired:
-        testbed.add_lock("database", DATABASE, alias)
-        return crash_and_wait(testbed, "database", ttl=TTL, timeout=4 * TTL)
-    testbed.add_lock("mysql_row", MYSQL_ROW, alias)
-    facts = crash_and_wait(testbed, "mysql_row", ttl=TTL)
-    table = create("mysql_row", {"BACKEND": MYSQL_ROW, "LOCATION": alias})
-    facts["rows"] = sum(held.name == LOCK for held in table.inspect())
-    table.break_lock(LOCK)
-    table.close()
-    return facts
-
-
-ROW_LEFT = Scenario(
+@scenario(
     name="mysql-row-left-by-crash",
     fault="killed",
     row="L3",
     title=_("A row that a crash leaves behind"),
     broken=gettext_noop("INSERT, DELETE in MySQL"),
     repaired="database",
-    sentences=(
-        _(
-            "Buyer A inserted the row and was killed: %(b_rows)d row without an expiry stayed in "
-            "the table."
-        ),
-        _(
-            "Buyer B was refused after %(b_waited).2f s: the recipe cannot wait, and the row stays "
-            "until an operator deletes it."
-        ),
-        _(
-            "With the database backend, the dead holder's row expired with its lease of "
-            "%(r_ttl).0f s, and B got the lock after %(r_waited).1f s."
-        ),
+    story=_(
+        "Buyer A inserted the row and was killed: %(b_rows)d row without an expiry stayed in the "
+        "table.\n"
+        "Buyer B was refused after %(b_waited).2f s: the recipe cannot wait, and the row stays "
+        "until an operator deletes it.\n"
+        "With the database backend, the dead holder's row expired with its lease of %(r_ttl).0f "
+        "s, and B got the lock after %(r_waited).1f s."
     ),
     repair=_("An expiry in the row, a signal to waiters, and a job that deletes expired rows."),
     immune=IMMUNE_TO_RECIPE,
-    run=_row_left,
     needs="MariaDB",
     requires_overlap=False,
 )
+def _row_left(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+    """Kill the owner of a row that never expires; then of a row that expires."""
+    alias = testbed.add_database()
+    if is_repaired:
+        testbed.add_lock("database", DATABASE, LOCATION=alias)
+        return crash_and_wait(testbed, "database", ttl=TTL, timeout=4 * TTL)
+    testbed.add_lock("mysql_row", MYSQL_ROW, LOCATION=alias)
+    facts = crash_and_wait(testbed, "mysql_row", ttl=TTL)
+    table = create("mysql_row", {"BACKEND": MYSQL_ROW, "LOCATION": alias})
+    facts["rows"] = sum(held.name == LOCK for held in table.inspect())
+    table.break_lock(LOCK)
+    table.close()
+    return facts

@@ -10,7 +10,7 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.clock import Clock
-from devservers.faults.injectors import ClockJump, CutReplication, KillServers
+from devservers.faults.injectors import ClockJump, CutReplication, Disturb
 from devservers.faults.waiting import until
 
 
@@ -33,7 +33,7 @@ def keep(server: Redis) -> None:
 
 def test_killed_servers_come_back_empty(redis: Redis) -> None:
     keep(redis)
-    fault = KillServers([redis])
+    fault = Disturb([redis], "kill")
     fault.inject()
     assert fault.injected
     with pytest.raises(client.ConnectionError):

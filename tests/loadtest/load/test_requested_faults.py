@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.load.fault_plan import FAULTS, Injection, marks
+from loadtest.kernel.faults import FAULTS, Injection, marks
 from loadtest.load.plan import Plan
 from loadtest.load.run import run
 from loadtest.load.verdict import expected

@@ -1,7 +1,8 @@
-"""Faults of a load test: injected once a share of the stock is sold, or on request.
+"""The faults of load tests: injected once a share of the stock is sold, or on request.
 
 The buyer that reaches the fail point between read and write injects the fault: it holds the lock.
-A run without its planned fault proves nothing, and its verdict is "not-run".
+A run without its planned fault proves nothing, and its verdict is "not-run". The faults themselves
+are in `devservers.faults`; a new one is an entry of FAULTS.
 """
 
 import os
@@ -17,7 +18,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
-from devservers.faults.injectors import ProcessFault, inject_into_self
+from devservers import Redis
+from devservers.faults.injectors import CutReplication, Disturb, ProcessFault, inject_into_self
+from loadtest.kernel.topology import Stores
 
 
 class Fault(NamedTuple):
@@ -28,7 +31,7 @@ class Fault(NamedTuple):
     holder: ProcessFault | None = None
     """The fault of the process that holds the lock."""
     server: str | None = None
-    """The server of the lab that is killed and started again."""
+    """The server of the lab that is killed, and started again or replaced."""
 
     def applies(self, backend: str, store: str) -> bool:
         """Return True if it can hit a run under this lock on this database."""
@@ -76,6 +79,23 @@ PAUSE_SECONDS = 2 * TTL
 """How long a holder is stopped at least; if its lock expires, until another buyer got it."""
 OUTAGE_SECONDS = 1.0
 """How long a server is down, or its replica cut off before it replaces the server."""
+
+
+def fail(name: str, stores: Stores) -> str:
+    """Inject a fault of a server; return its proof once it is over, or nothing without effect."""
+    what = FAULTS[name].server or ""
+    server = stores.servers[what]
+    if name != "cut-replication":
+        killed = Disturb([server], "kill").last(OUTAGE_SECONDS)
+        return killed and f"{what}, {killed}"
+    assert isinstance(server, Redis)
+    replica = stores.start(Redis(prefer="embedded", replica_of=server))
+    cut = CutReplication(replica)
+    cut.inject()
+    time.sleep(OUTAGE_SECONDS)
+    cut.replace(server)
+    stores.servers[what] = replica
+    return f"replica cut off from process {server.pid}, promoted after its SIGKILL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
