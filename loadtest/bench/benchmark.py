@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from loadtest.kernel.params import Params, param
+from loadtest.kernel.params import param
 from loadtest.kernel.report import Columns, Row, grouped, page
 from loadtest.kernel.session import Command, Progress, events
-from loadtest.kernel.terminal import Bar, Terminal
+from loadtest.kernel.terminal import Terminal
 from loadtest.kernel.topology import Topology
 
 Lines = dict[str, Row]
@@ -30,7 +30,10 @@ def measure(name: str, asked: Row, topology: Topology, report: Row, progress: Pr
 
 
 class Benchmark(Command):
-    """One subject of `lab bench`."""
+    """One subject of `lab bench`.
+
+    Its report has `settings`, `missing` stores with reasons, `versions`, `targets` and the lines.
+    """
 
     heading: ClassVar[str]
     columns: ClassVar[Columns]
@@ -38,14 +41,6 @@ class Benchmark(Command):
     """The columns of the table in the docs."""
     names: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """By role of a line: the format of its name in a terminal and in the docs."""
-
-    def run(self, asked: Params, bar: Bar) -> Row:
-        """Return the report, whose `missing` has the stores that are not there, with reasons."""
-        return self.bench(asked, bar.show)
-
-    def bench(self, asked: Any, progress: Progress) -> Row:
-        """Return the report: `settings`, `missing`, `versions`, `targets` and the lines."""
-        raise NotImplementedError
 
     def rows(self, report: Row) -> list[Row]:
         """Return the lines of the table."""

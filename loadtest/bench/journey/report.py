@@ -8,7 +8,7 @@ from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPE
 from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
-from loadtest.kernel.session import Progress
+from loadtest.kernel.terminal import Bar
 from loadtest.kernel.topology import Topology
 
 PARTS = ("requests", "crowds", "growth")
@@ -96,14 +96,14 @@ class Journey(Benchmark):
     }
     in_docs = ("ms", "x", "nginx_x", "bytes", "times")
 
-    def bench(self, asked: JourneyParams, progress: Progress) -> Row:
+    def run(self, asked: JourneyParams, bar: Bar) -> Row:
         """Measure each part."""
         report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}}
         lines: Lines = {}
         for part in asked.parts:
             topology = Topology(database="mariadb", servers=["redis"], environ=ENVIRON)
             wanted = report["settings"] | SIZES | {"part": part}
-            lines |= measure("journey", wanted, topology, report, progress)
+            lines |= measure("journey", wanted, topology, report, bar.show)
         growth = lines.pop("growth", {"rounds": [{"rows": [], "expiring": 0}]})["rounds"][0]
         for row in lines.values():
             row |= summary(row["rounds"], {"refused"})

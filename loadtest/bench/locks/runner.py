@@ -5,29 +5,20 @@ events are the versions, progress, and rounds. A system that fails is skipped fr
 round of each has no figures, but the reason in `why`.
 """
 
-import os
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from statistics import median
 from typing import Any
 
-from django.conf import settings
 from django.db import connections
-from redis import Redis
 
 from devservers.faults.worker import emit
-from devservers.process_pool import PoolFailed, ProcessPool
+from devservers.process_pool import PoolFailed
 from loadtest.bench.locks import floors, peers
 from loadtest.bench.locks.measure import (
     CONTENDERS,
-    WAIT,
     hammer,
     killed_holder,
     patient_waiter,
-    ready,
     uncontended,
     waves,
 )
@@ -122,40 +113,4 @@ def _once(system: System) -> dict[str, float]:
         many = hammer(system, _name(), HAMMER_SECONDS, requests, threads=64 // CONTENDERS)
         per_grant = [one.requests.commands / one.grants for one in (few, many)]
         figures["commands_64_to_8"] = per_grant[1] / per_grant[0]
-    if system.name == "redlock":
-        figures["minority_down_ms"] = _minority_down(system) * 1000
     return figures
-
-
-def _minority_down(system: System) -> float:
-    """Return the slowest of 20 acquisitions, in seconds, with two of five masters stopped."""
-
-    def work(number: int) -> float:
-        handle = ready(system, _name())
-        slowest = 0.0
-        with _stopped(settings.REDLOCK_URLS[:2]):
-            for _ in range(20):
-                started = time.monotonic()
-                handle.acquire(WAIT)
-                slowest = max(slowest, time.monotonic() - started)
-                handle.release()
-        return slowest
-
-    with ProcessPool(work) as pool:
-        return float(pool.results()[0])
-
-
-@contextmanager
-def _stopped(urls: list[str]) -> Iterator[None]:
-    """Stop the private servers with SIGSTOP until the block ends."""
-    pids = []
-    for url in urls:
-        with Redis.from_url(url) as client:
-            pids.append(client.info("server")["process_id"])
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param
 from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
-from loadtest.kernel.session import Progress
+from loadtest.kernel.terminal import Bar
 from loadtest.kernel.topology import Topology
 
 ENVIRON = {
@@ -98,7 +98,7 @@ class Purchase(Benchmark):
     }
     in_docs = ("per_second", "to_reference", "p99_ms", "worker_cpu_ms", "redis_cpu_us")
 
-    def bench(self, asked: PurchaseParams, progress: Progress) -> Row:
+    def run(self, asked: PurchaseParams, bar: Bar) -> Row:
         """Measure the lines of each database on stores of their own."""
         report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}}
         lines: Lines = {}
@@ -107,7 +107,7 @@ class Purchase(Benchmark):
                 database=store, servers=["redis"], environ=ENVIRON, is_deployed=True
             )
             one: Row = {"missing": report["missing"], "versions": {}}
-            found = measure("purchase", report["settings"], topology, one, progress)
+            found = measure("purchase", report["settings"], topology, one, bar.show)
             for name, row in found.items():
                 lines[name] = {"store": store, **row, **summary(row["rounds"])}
             report["missing"], report["versions"][store] = one["missing"], one["versions"]
