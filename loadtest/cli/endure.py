@@ -63,9 +63,9 @@ class Endurance(Command):
     def run(self, asked: Any, bar: Bar) -> Row:
         """Run the experiment on private stores; raise ExperimentFailed if one is missing."""
         found: Row = {"settings": asdict(asked), "what": self.what}
-        report: Row = {}
+        report: Row = {"missing": {}}
         for event in events(self.experiment, found["settings"], self.topology, report, bar.show):
-            if report.get("missing"):
+            if report["missing"]:
                 raise ExperimentFailed("; ".join(report["missing"].values()))
             if event["event"] == "report":
                 found |= event["report"]

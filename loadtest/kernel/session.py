@@ -20,14 +20,14 @@ def events(
 ) -> Iterator[Row]:
     """Run an experiment in a process of its own; yield its events, pass them to `progress`.
 
-    The report gets the versions of the servers, and the reason for each that is missing.
+    The report gets the versions of the servers and, in `missing`, why some are missing.
     """
     for event in perform(name, asked, topology):
         progress(event)
         if event["event"] == "versions":
             report["versions"] = event["versions"]
-        elif event["event"] == "stores":
-            report["missing"] = report.get("missing", {}) | event["missing"]
+        elif event["event"] == "stores" and "missing" in report:
+            report["missing"] |= event["missing"]
         yield event
 
 
