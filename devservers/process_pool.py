@@ -5,15 +5,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from devservers.process import die_with_parent
 
 LEAD_SECONDS = 0.01
 TIMEOUT = 60.0
-TICK_SECONDS = 0.5
+TICK_SECONDS = 0.1
 # fork: the processes start at once, with all their code loaded.
 _fork = multiprocessing.get_context("fork")
 
@@ -60,36 +60,55 @@ class ProcessPool:
     """Run `work(number)` in `size` processes; all of them have ended when the block ends."""
 
     def __init__(self, work: Callable[[int], Any], size: int = 1) -> None:
+        self._work = work
         self._processes: list[tuple[ForkProcess, Connection]] = []
         for number in range(size):
-            ours, theirs = _fork.Pipe(duplex=False)
-            process = _fork.Process(target=_run, args=(work, number, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append((process, ours))
+            self._processes.append(self._start(number))
+
+    def _start(self, number: int) -> tuple[ForkProcess, Connection]:
+        ours, theirs = _fork.Pipe(duplex=False)
+        process = _fork.Process(target=_run, args=(self._work, number, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
 
     def results(
-        self, *, timeout: float = TIMEOUT, tick: Callable[[], object] = lambda: None
+        self,
+        *,
+        timeout: float = TIMEOUT,
+        tick: Callable[[], object] = lambda: None,
+        replace: Callable[[int, int], bool] = lambda number, pid: False,
     ) -> list[Any]:
         """Return the results; raise PoolFailed after an error or `timeout` seconds of waiting.
 
-        While it waits, it calls `tick` twice a second.
+        While it waits, it calls `tick` ten times a second. A killed process is started again if
+        `replace` returns True for its number and pid.
         """
-        results = []
-        for _process, ours in self._processes:
-            deadline = time.monotonic() + timeout
-            while not ours.poll(TICK_SECONDS):
-                tick()
-                if time.monotonic() > deadline:
-                    raise PoolFailed("no answer")
-            try:
-                result, error = ours.recv()
-            except EOFError:
-                error = "a process was killed"
-            if error:
-                raise PoolFailed(error)
-            results.append(result)
-        return results
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout
+        while len(found) < len(self._processes):
+            if time.monotonic() > deadline:
+                raise PoolFailed("no answer")
+            tick()
+            pipes = {own[1]: n for n, own in enumerate(self._processes) if n not in found}
+            for pipe in wait([*pipes], TICK_SECONDS):
+                number = pipes[cast(Connection, pipe)]
+                try:
+                    result, error = cast(Connection, pipe).recv()
+                except EOFError:
+                    self._replace(number, replace)
+                    continue
+                if error:
+                    raise PoolFailed(error)
+                found[number] = result
+        return [found[number] for number in sorted(found)]
+
+    def _replace(self, number: int, may_replace: Callable[[int, int], bool]) -> None:
+        process, _pipe = self._processes[number]
+        process.join()
+        if not may_replace(number, process.pid or 0):
+            raise PoolFailed("a process was killed")
+        self._processes[number] = self._start(number)
 
     def kill(self) -> None:
         """Send SIGKILL to every process."""

@@ -81,6 +81,8 @@ DISTURBANCES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]]
     "silent": (Proxy.hold, Proxy.lose),
 }
 """By name: how a server, or the proxy in front of it, is disturbed, and how that ends."""
+STATES = {"kill": ({"", "Z"}, "ended by SIGKILL"), "stop": ({"T"}, "stopped (state T)")}
+"""The states of a process that was hit."""
 
 
 @dataclass
@@ -93,19 +95,18 @@ class Disturb(Fault):
     what: str = "killed"
 
     def inject(self) -> None:
-        """Disturb each of them."""
+        """Disturb each of them; without a running server or a connection, nothing is hit."""
+        servers = [one for one in self.targets if isinstance(one, Server) and one.is_running]
+        links = sum(one.connections for one in self.targets if isinstance(one, Proxy))
         for target in self.targets:
             DISTURBANCES[self.how][0](target)
-        servers = [one for one in self.targets if isinstance(one, Server)]
-        pids = ", ".join(str(server.pid) for server in servers)
-        if self.how == "kill":
-            self.injected = not any(server.is_running for server in servers)
-            self.proof = f"process {pids} ended by SIGKILL"
-        elif self.how == "stop":
-            until(lambda: all(process_state(one.pid) == "T" for one in servers), "a stopped server")
-            self.injected, self.proof = True, f"process {pids} stopped (state T)"
-        else:
-            self.injected, self.proof = True, f"link {self.how}"
+        if servers:
+            states, word = STATES[self.how]
+            until(lambda: {process_state(one.pid) for one in servers} <= states, word)
+            self.proof = f"process {', '.join(str(one.pid) for one in servers)} {word}"
+        elif links:
+            self.proof = f"{links} connections: {self.how}"
+        self.injected = bool(self.proof)
 
     def recover(self) -> None:
         """Let them work as before; a killed server starts with what it has written to its disk."""

@@ -52,6 +52,11 @@ class Proxy:
         self.url = f"{listen[0]}:{self.port}"
         self._start(self._accept)
 
+    @property
+    def connections(self) -> int:
+        """Return the number of connections of clients since the last cut."""
+        return len(self._open) // 2
+
     def hold(self) -> None:
         """Hold traffic in both directions."""
         injected_faults["Proxy packets held"] += 1

@@ -21,8 +21,9 @@ os.setsid()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 with ExitStack() as stack:
     folder = temporary_directory("game")
+    topology = Topology(servers=["redis"], environ={"LOG_LEVEL": "ERROR"})
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    stores = stack.enter_context(Topology(servers=["redis"]).start(folder))
+    stores = stack.enter_context(topology.start(folder))
     os.environ.update(stores.environ)
     django.setup()
     from loadtest.game import host

@@ -52,8 +52,7 @@ def start(level: str) -> UUID:
             [sys.executable, "-m", "loadtest.game"],
             stdout=subprocess.PIPE,
             cwd=settings.BASE_DIR,
-            env=private_environ(Path(os.devnull))
-            | {"LOG_LEVEL": "ERROR", "GAME": json.dumps(asked)},
+            env=private_environ(Path(os.devnull)) | {"GAME": json.dumps(asked)},
             pass_fds=[slot],  # the lock on the slot ends with the last process of the game
         ) as process:
             assert process.stdout is not None

@@ -5,22 +5,21 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
-from devservers.process import die_with_parent
 from loadtest.history.recorder import Recorder
 from loadtest.kernel.faults import FaultTrigger
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError
-from shop.models import User
+from shop.models import Sale, User
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.queries import get_sale
@@ -72,12 +71,11 @@ class SaleLoad:
     """The directory in which each process records its events."""
 
 
-def run_buyers(load: SaleLoad, process: int, results: Connection, late: bool) -> None:
-    """Let one process's share of the buyers buy, and send the errors.
+def run_buyers(load: SaleLoad, process: int, late: bool) -> list[str]:
+    """Let one process's share of the buyers buy, and return the errors.
 
     `late`: the process replaces one that was killed, and continues its work.
     """
-    die_with_parent()
     policy.invalidate()
     errors: list[str] = []
     recorder = Recorder(load.history)
@@ -100,7 +98,7 @@ def run_buyers(load: SaleLoad, process: int, results: Connection, late: bool) ->
             thread.join()
     locks.close()
     recorder.close()
-    results.send(errors)
+    return errors
 
 
 def _run_thread(
@@ -114,7 +112,15 @@ def _run_thread(
         if not late:
             load.start.wait(START_TIMEOUT)
         for number in numbers[load.served[slot] :]:
-            outcome = _buy(load, load.customers[number], recorder, pauses)
+            customer = load.customers[number].pk
+            outcome = buy(
+                recorder,
+                partial(get_sale, slug=load.slug),
+                customer,
+                key=f"{load.slug}:{customer}",
+                patience=load.plan.patience,
+                pauses=pauses,
+            )
             load.outcomes[number] = outcome
             load.sold[slot] += outcome.kind == "order"
             load.served[slot] += 1
@@ -143,19 +149,25 @@ def _connect() -> None:
             time.sleep(RETRY_SECONDS[0])
 
 
-def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Random) -> Outcome:
-    """Send the form, and send it again with the same key while nothing was decided."""
-    key = f"{load.slug}:{customer.pk}"
+def buy(
+    recorder: Recorder,
+    get: Callable[[], Sale],
+    customer: int,
+    *,
+    key: str,
+    patience: float,
+    pauses: random.Random,
+) -> Outcome:
+    """Buy one unit; with the same key again for `patience` seconds while nothing was decided."""
     began = time.monotonic()
     sends = 0
     while True:
         sends += 1
         is_final = True
         try:
-            with recorder.operation("buy", user=customer.pk, key=key, quantity=1) as result:
-                sale = get_sale(slug=load.slug)
+            with recorder.operation("buy", user=customer, key=key, quantity=1) as result:
                 placed = place_order(
-                    PurchaseRequest(customer_id=customer.pk, sale=sale, quantity=1, key=key)
+                    PurchaseRequest(customer_id=customer, sale=get(), quantity=1, key=key)
                 )
                 result |= {"order": placed.order.number, "replayed": placed.replayed}
             kind = "order"
@@ -165,6 +177,6 @@ def _buy(load: SaleLoad, customer: User, recorder: Recorder, pauses: random.Rand
             kind, is_final = "store_down", False
             close_old_connections()
         ended = time.monotonic()
-        if is_final or ended - began >= load.plan.patience:
+        if is_final or ended - began >= patience:
             return Outcome(kind.encode(), sends, began, ended)
         time.sleep(pauses.uniform(*RETRY_SECONDS))

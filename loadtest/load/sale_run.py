@@ -1,8 +1,10 @@
-"""Sell out one sale from several processes, while a fault may be injected into one of them."""
+"""Sell out one sale from several processes, while faults hit them and the servers."""
 
 import json
+import math
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
@@ -10,20 +12,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any
 
-from devservers.faults.waiting import FaultFailed, until
+from devservers.faults.waiting import until
 from devservers.process import process_state
+from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.history.recorder import Recorder
 from loadtest.kernel.faults import (
     FAULTS,
     NAMES,
     PAUSE_SECONDS,
+    Fault,
     FaultTrigger,
     Injection,
     fail,
@@ -37,7 +40,6 @@ from shop.models import User
 PROGRESS_SECONDS = 0.1
 # fork: the processes share the code that is loaded already, so that four start at once.
 FORK = multiprocessing.get_context("fork")
-Worker = tuple[ForkProcess, Connection]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class SaleResult:
 
 @dataclass(slots=True, kw_only=True)
 class _FaultMonitor:
-    """The parent's side of faults: it hits servers, resumes stopped processes, replaces killed."""
+    """The parent's side of faults: it hits servers, and resumes or recognises hit processes."""
 
     notices: Connection
     load: SaleLoad
@@ -63,31 +65,36 @@ class _FaultMonitor:
     requests: list[str] = field(default_factory=list)
     hitting: threading.Lock = field(default_factory=threading.Lock)
 
-    def receive(self) -> None:
-        self.injections.append(injection := Injection(*self.notices.recv()))
-        fault = FAULTS[injection.name]
-        target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
-        self.recorder.note("fault", "start", what=injection.name, **target)
-        if fault.server:
-            threading.Thread(target=self._hit_server, args=(injection,)).start()
-        elif fault.holder == "stop":
-            with suppress(FaultFailed):
+    def listen(self) -> None:
+        """Receive the notices of injections, and the requests on stdin."""
+        while self.notices.poll():
+            self.injections.append(injection := Injection(*self.notices.recv()))
+            fault = FAULTS[injection.name]
+            target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
+            self.recorder.note("fault", "start", what=injection.name, **target)
+            if fault.holder != "kill":
+                threading.Thread(target=self._hold, args=(injection, fault), daemon=True).start()
+        if select.select([sys.stdin], [], [], 0)[0]:
+            for asked in map(json.loads, os.read(sys.stdin.fileno(), 1 << 16).splitlines()):
+                if asked["sale"] == self.load.slug:  # not of an earlier run
+                    self.requests.append(asked["fault"])
+        if self.requests and self.is_idle and not self.load.trigger.requested.value:
+            self.load.trigger.requested.value = NAMES.index(self.requests.pop(0))
+
+    def _hold(self, injection: Injection, fault: Fault) -> None:
+        """Hit a server, or resume a stopped process when its pause is over."""
+        try:
+            if fault.server:
+                with self.hitting:
+                    injection.proof = fail(injection.name, self.stores)
+            else:
                 until(lambda: process_state(injection.pid) == "T")
                 injection.proof = f"process {injection.pid} stopped (state T)"
-
-    def _hit_server(self, injection: Injection) -> None:
-        try:
-            with self.hitting:
-                injection.proof = fail(injection.name, self.stores)
+                longest = self.load.plan.patience + 2 * PAUSE_SECONDS
+                until(lambda: self._is_over(injection), "the end of the pause", longest)
         finally:
             injection.end = time.monotonic()
-
-    def resume(self, *, always: bool = False) -> None:
-        for injection in self.injections:
-            if FAULTS[injection.name].holder == "stop" and (
-                always or injection.end or self._is_over(injection)
-            ):
-                injection.end = injection.end or time.monotonic()
+            if fault.holder:
                 with suppress(ProcessLookupError):
                     os.kill(injection.pid, signal.SIGCONT)
 
@@ -95,11 +102,6 @@ class _FaultMonitor:
     def is_idle(self) -> bool:
         """True while no fault is in force."""
         return all(one.end for one in self.injections)
-
-    def request_next(self) -> None:
-        """Let the next holder inject the next requested fault once the last one is over."""
-        if self.requests and self.is_idle and not self.load.trigger.requested.value:
-            self.load.trigger.requested.value = NAMES.index(self.requests.pop(0))
 
     def _is_over(self, injection: Injection) -> bool:
         """Return True once a later buyer has bought, if the lock expires, or the pause is over.
@@ -116,11 +118,11 @@ class _FaultMonitor:
             return stopped >= PAUSE_SECONDS and others
         return stopped >= PAUSE_SECONDS
 
-    def has_killed(self, process: ForkProcess) -> bool:
+    def has_killed(self, pid: int) -> bool:
         """Return True if a fault killed the process, which is the proof of the fault."""
-        process.join()
+        self.listen()
         for injection in self.injections:
-            if injection.pid == process.pid and process.exitcode == -signal.SIGKILL:
+            if injection.pid == pid and FAULTS[injection.name].holder == "kill":
                 injection.end = time.monotonic()
                 injection.proof = f"process {injection.pid} ended by SIGKILL"
                 return True
@@ -146,7 +148,6 @@ def run_sale(
     """
     threads = plan.processes * plan.threads
     notices, sender = FORK.Pipe(duplex=False)
-    recorder = Recorder(history, "lab")
     load = SaleLoad(
         plan=plan,
         slug=slug,
@@ -166,71 +167,42 @@ def run_sale(
         history=history,
     )
     monitor = _FaultMonitor(
-        notices=notices, load=load, recorder=recorder, stores=stores, passes_on=passes_on
+        notices=notices,
+        load=load,
+        recorder=Recorder(history, "lab"),
+        stores=stores,
+        passes_on=passes_on,
     )
-    workers = {number: _start(load, number) for number in range(plan.processes)}
-    try:
+    late: set[int] = set()
+
+    def replace(number: int, pid: int) -> bool:
+        """Replace a killed process, as a web server does; the buyers send their forms again."""
+        late.add(number)
+        return monitor.has_killed(pid)
+
+    def tick() -> None:
+        monitor.listen()
+        progress(**_now(load, monitor, started))
+
+    with ProcessPool(
+        lambda number: run_buyers(load, number, number in late), plan.processes
+    ) as pool:
         with suppress(BrokenBarrierError):  # the thread that broke it reports the reason
             load.start.wait(START_TIMEOUT)
         started = time.monotonic()
-        errors = _wait_for_workers(
-            load, workers, monitor, lambda: progress(**_now(load, monitor, started))
-        )
-    finally:
-        monitor.resume(always=True)
-        for process, _ in workers.values():
-            process.join()
+        try:
+            found = pool.results(timeout=math.inf, tick=tick, replace=replace)
+            errors = [error for some in found for error in some]
+        except PoolFailed as error:
+            errors = [str(error)]
+        while not errors and not monitor.is_idle:
+            tick()
+            time.sleep(PROGRESS_SECONDS)
+    tick()
     outcomes = [outcome for outcome in load.outcomes if outcome.kind]
     return SaleResult(
         started=started, outcomes=outcomes, errors=errors, injections=monitor.injections
     )
-
-
-def _start(load: SaleLoad, number: int, *, late: bool = False) -> Worker:
-    ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=run_buyers, args=(load, number, theirs, late), daemon=True)
-    process.start()
-    theirs.close()
-    return process, ours
-
-
-def _wait_for_workers(
-    load: SaleLoad,
-    workers: dict[int, Worker],
-    monitor: _FaultMonitor,
-    progress: Callable[[], object],
-) -> list[str]:
-    """Wait for the workers, replace those that the fault killed, and return the errors."""
-    errors: list[str] = []
-    waiting = {ours: number for number, (_, ours) in workers.items()}
-    parent = [sys.stdin.fileno()]
-    while waiting or not monitor.is_idle:
-        ready = wait([*waiting, *parent, monitor.notices], timeout=PROGRESS_SECONDS)
-        if monitor.notices in ready:  # before the pipe of the process that it killed
-            monitor.receive()
-        for file in [one for one in parent if one in ready]:
-            if not (lines := os.read(file, 1 << 16)):
-                parent = []  # it has ended, and a closed pipe is always ready
-            for asked in map(json.loads, lines.splitlines()):
-                if asked["sale"] == load.slug:  # not of an earlier run
-                    monitor.requests.append(asked["fault"])
-        monitor.resume()
-        monitor.request_next()
-        for ours in [pipe for pipe in waiting if pipe in ready]:
-            number = waiting.pop(ours)
-            try:
-                errors += ours.recv()
-            except EOFError:
-                if monitor.notices.poll():
-                    monitor.receive()
-                if monitor.has_killed(workers[number][0]):
-                    # As a web server's master does; the buyers send their forms again.
-                    workers[number] = _start(load, number, late=True)
-                    waiting[workers[number][1]] = number
-                else:
-                    errors.append("a process ended early")
-        progress()
-    return errors
 
 
 def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, Any]:

@@ -11,8 +11,10 @@
 A request may carry a fault: the child reports it and injects it into itself at the fail point `at`.
 """
 
+import random
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,11 @@ from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import WorkerProcess, send_to_parent
 from devservers.process import process_state
 from loadtest.history.recorder import Recorder
+from loadtest.load.buyers import buy
 from locking import LockError, failpoints, policy
 from locking import locks as handler
 from locking.policy.lock import PolicyLock
-from shop.errors import Overloaded, ShopError
 from shop.models import Sale
-from shop.purchase.place_order import place_order
-from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 
 CHECK = "stock.read"
@@ -177,6 +177,7 @@ class ShopCommands:
         *,
         sale: int,
         user: int,
+        key: str = "k",
         patience: float = 0.0,
         think: float = 0.0,
         renew: bool = True,
@@ -201,23 +202,11 @@ class ShopCommands:
             if fault:
                 self.inject(fault)
 
-        began = time.monotonic()
+        get = partial(Sale.objects.select_related("stock").get, pk=sale)
         with failpoints.armed(CHECK, check):
-            while True:
-                row = Sale.objects.select_related("stock").get(pk=sale)
-                form = {"user": user, "key": "k", "quantity": 1}
-                try:
-                    with self.recorder.operation("buy", **form) as result:
-                        placed = place_order(
-                            PurchaseRequest(customer_id=user, sale=row, quantity=1, key="k")
-                        )
-                        result |= {"order": placed.order.number, "replayed": placed.replayed}
-                except ShopError as error:
-                    seconds = time.monotonic() - began
-                    if not isinstance(error, Overloaded) or seconds >= patience:
-                        return {"error": error.code, "seconds": seconds}
-                else:
-                    return {"order": placed.order.number, "seconds": time.monotonic() - began}
+            end = buy(self.recorder, get, user, key=key, patience=patience, pauses=random.Random())
+        said = {"order": True} if end.kind == "order" else {"error": end.kind}
+        return {**said, "seconds": end.ended - end.began}
 
     def inject(self, fault: ProcessFault) -> None:
         """Inject a fault into this process, after recording and reporting it."""

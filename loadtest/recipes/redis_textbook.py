@@ -84,10 +84,6 @@ class _Textbook(Backend):
         """Send PING."""
         self._client.ping()
 
-    def break_lock(self, name: str) -> bool:
-        """Delete the key, as an operator does after a crash."""
-        return bool(self._client.delete(self.prefix + name))
-
     def close(self) -> None:
         """Close the idle connections."""
         self._client.close()

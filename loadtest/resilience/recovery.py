@@ -108,7 +108,7 @@ def _fail(fault: StoreFault, stores: Stores, replies: list[Reply]) -> Report:
         "seen": seen,
         "seconds": round(bought - since, 2),
         "lease_held": lease,
-        "ok": bought - since <= fault.within + lease,
+        "ok": bool(seen) and bought - since <= fault.within + lease,
     }
 
 

@@ -45,6 +45,8 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
                 for how in ("slow", "silent"):
                     fault = Disturb([stores.proxies[store]], how)
                     fault.inject()
+                    if not fault.injected:
+                        breaches.append(f"{store} {how}: no connection was hit")
                     phases.append(_phase(shop, store, how))
                 fault.recover()
                 recovered = time.monotonic()

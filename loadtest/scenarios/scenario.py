@@ -22,6 +22,7 @@ FAULTS: dict[str, Text] = {
     "failover": _("The store loses data"),
     "clock": _("A clock jumps"),
     "waiters": _("Many wait at once"),
+    "reply": _("A reply is lost"),
     "commit": _("The lock is released before the commit"),
     "switch": _("The lock is switched"),
 }

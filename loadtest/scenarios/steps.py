@@ -7,6 +7,7 @@ from typing import Any
 from devservers.faults.waiting import FaultFailed
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
+from shop.models import Sale
 
 LOCK = "sale:1"
 HOLD_SECONDS = 0.2
@@ -48,6 +49,18 @@ def buy_while_holder_stalls(
     final = answer
     if answer.get("error") in ("busy", "store_down"):
         final = second.call("buy", sale=sale.pk, user=other, patience=RETRY_SECONDS)
+    return {
+        **sold(sale),
+        "second_waited": round(answer["seconds"] - (0 if "error" in answer else CHECK_SECONDS), 2),
+        "second_told": answer.get("error", "order"),
+        "second_told_later": final.get("error", "order"),
+        "stalled": round(stalled, 2),
+        "first_told": late.get("error", "order"),
+    }
+
+
+def sold(sale: Sale) -> dict[str, Any]:
+    """Return what the audit found."""
     audit = audit_sale(sale=sale)
     return {
         "stock": audit.initial,
@@ -55,11 +68,6 @@ def buy_while_holder_stalls(
         "oversold": audit.oversold,
         "refused": audit.stale_writes_refused,
         "broke": audit.oversold > 0,
-        "second_waited": round(answer["seconds"] - (0 if "error" in answer else CHECK_SECONDS), 2),
-        "second_told": answer.get("error", "order"),
-        "second_told_later": final.get("error", "order"),
-        "stalled": round(stalled, 2),
-        "first_told": late.get("error", "order"),
     }
 
 

@@ -98,9 +98,9 @@ class Testbed:
                 editor.create_model(LockRow)
         return "beside"
 
-    def open_sale(self, stock: int = 1) -> Sale:
+    def open_sale(self, stock: int = 1, **options: Any) -> Sale:
         """Create a sale that is open now."""
-        return open_sale(f"scene-{time.monotonic_ns()}", stock)
+        return open_sale(f"scene-{time.monotonic_ns()}", stock, **options)
 
     def create_customer(self) -> int:
         """Create a customer; return the primary key."""

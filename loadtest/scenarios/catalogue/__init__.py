@@ -6,6 +6,7 @@ from loadtest.scenarios.catalogue import (  # noqa: F401 - each registers its sc
     no_lock,
     recipes,
     redis_servers,
+    retries,
     waiters,
 )
 from loadtest.scenarios.course import COURSE

@@ -1,7 +1,7 @@
 """The backend is switched while a sale runs, by force and with a drain."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.utils.translation import gettext_noop
 from devservers.faults.waiting import until
 from loadtest.load.shop_worker import ShopWorker
 from loadtest.scenarios.scenario import scenario
+from loadtest.scenarios.steps import sold
 from loadtest.scenarios.testbed import DATABASE, Testbed
 from locking import policy
 from locking.models import LockPolicyChange
@@ -51,46 +52,39 @@ def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     sale = testbed.open_sale(STOCK)
     first = testbed.worker("buyer A")
     others = [testbed.worker(name, timeout=0.5) for name in ("buyer B", "buyer C")]
-    waves = [[[testbed.create_customer() for _ in range(BUYERS)] for _ in others] for _ in range(2)]
+    customers = [[testbed.create_customer() for _ in range(BUYERS)] for _ in others]
+    orders = Order.objects.filter(sale=sale)
     first.start("buy", sale=sale.pk, user=testbed.create_customer(), fault="wait")
     first.wait_for_fault()
 
-    def buy(process: ShopWorker, customers: Iterable[int]) -> None:
+    def buy(process: ShopWorker, customers: Sequence[int]) -> None:
         for customer in customers:
-            answer = process.call("buy", sale=sale.pk, user=customer, patience=RETRY_SECONDS)
-            if answer.get("error") == "sold_out":
-                return
+            process.call("buy", sale=sale.pk, user=customer, patience=RETRY_SECONDS)
 
     with ThreadPoolExecutor(len(others)) as pool:
-        first_wave = [pool.submit(buy, *both) for both in zip(others, waves[0], strict=True)]
+        served = pool.map(buy, others, customers)
         testbed.note("mark", lane="staff", what="drain" if is_repaired else "force")
+        switched = time.monotonic()
         if is_repaired:
             policy.switch(backend="database", reason="scenario", wait=False)
             time.sleep(WORK_SECONDS)
         else:
             policy.switch(backend="database", reason="scenario", force=True)
-            switched = time.monotonic()
             # Only buyer A holds the old lock, and it is still at work.
-            until(lambda: Order.objects.filter(sale=sale).count() == STOCK, "the others' orders")
-        before = Order.objects.filter(sale=sale).count()
+            until(lambda: orders.count() == STOCK, "the others' orders")
+        before = orders.count()
         first.end_fault()
         first.receive()
-        together = 0.0 if is_repaired else time.monotonic() - switched
+        together = time.monotonic() - switched
         if is_repaired:
             policy.finish_switch()
         testbed.note("mark", lane="staff", what="database")
-        for done in first_wave:
-            done.result()
-        for done in [pool.submit(buy, *both) for both in zip(others, waves[1], strict=True)]:
-            done.result()
-    audit = audit_sale(sale=sale)
+        list(served)
     change = LockPolicyChange.objects.latest("pk")
     return {
-        "stock": STOCK,
-        "sold": audit.held,
-        "oversold": audit.oversold,
+        **sold(sale),
         "behind": before,
-        "together": round(together, 2),
+        "together": 0.0 if is_repaired else round(together, 2),
         "drained": round(change.drained_ms / 1000, 2),
-        "broke": not audit.ok,
+        "broke": not audit_sale(sale=sale).ok,
     }

@@ -2,14 +2,13 @@
 
 import time
 from functools import partial
-from typing import Any
 
 import redis
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.recipes.redis_textbook import SetnxBackend, SetnxExpireBackend
-from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, scenario
+from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Facts, scenario
 from loadtest.scenarios.steps import LOCK, crash_and_wait
 from loadtest.scenarios.testbed import DATABASE, REDIS, TTL, Testbed
 from locking import locks
@@ -18,15 +17,10 @@ from locking.handler import create
 RECIPES = "loadtest.recipes.redis_textbook"
 MYSQL_ROW = "loadtest.recipes.mysql_row.MySQLRowRecipe"
 SHORT_TTL, LONG_TTL, HOLD_SECONDS = 0.5, 30.0, 0.4
+Recipe = type[SetnxBackend | SetnxExpireBackend]
 
 
-def _crash(
-    recipe: type[SetnxBackend | SetnxExpireBackend],
-    alias: str,
-    at: str,
-    testbed: Testbed,
-    is_repaired: bool,
-) -> dict[str, Any]:
+def _crash(recipe: Recipe, alias: str, at: str, testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill a holder of the recipe, or a process at the fail point `at`; then one of the lock."""
     if is_repaired:
         testbed.add_lock()
@@ -96,7 +90,7 @@ scenario(
     repair=_("One script that compares the owner and only then deletes the key."),
     immune=IMMUNE_TO_RECIPE,
 )
-def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let A exceed its lease, B get the lock, A release it, and C ask for it."""
     alias = "redis" if is_repaired else "set_px"
     testbed.add_lock(alias, REDIS if is_repaired else f"{RECIPES}.SetExpireBackend")
@@ -143,7 +137,7 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     needs="MariaDB",
     requires_overlap=False,
 )
-def _row_left(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def _row_left(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill the owner of a row that never expires; then of a row that expires."""
     alias = testbed.add_database()
     if is_repaired:

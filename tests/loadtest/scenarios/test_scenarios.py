@@ -1,0 +1,169 @@
+"""Every scenario on real servers: its control breaks, its repair holds, its record adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from devservers import ServerMissing
+from loadtest.charts import timeline, timeline_data
+from loadtest.scenarios import SCENARIOS, run
+from tests.fault_rows import SLACK, record_fault, record_outcome
+from tests.loadtest.charts.drawn import misnumbered, misplaced
+
+Facts = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    """The results by name."""
+    return {result["name"]: result for result in run(SCENARIOS)["scenarios"]}
+
+
+def ended(facts: Facts) -> bool:
+    """Return True if the waiter got the lock about when the dead holder's lease ended."""
+    return bool(facts["granted"]) and facts["waited"] < facts["ttl"] + SLACK
+
+
+def never_ends(b: Facts, r: Facts) -> list[bool]:
+    return [b["pttl"] == -1, not b["granted"], b["waited"] >= 2 * b["ttl"] - 0.1, ended(r)]
+
+
+def serialized(b: Facts, r: Facts) -> list[bool]:
+    return [b["overlaps"] >= 1, r["overlaps"] == 0, r["second_told_later"] == "sold_out"]
+
+
+def fenced(b: Facts, r: Facts) -> list[bool]:
+    """The repair prevents no second holder: the stock row refuses its write."""
+    return [b["overlaps"] >= 1, r["overlaps"] >= 1, (b["refused"], r["refused"]) == (0, 1)]
+
+
+def one_lease(b: Facts, r: Facts) -> list[bool]:
+    waited = r["second_told"] in ("busy", "store_down")
+    return [b["lease_overlaps"] == 1, r["lease_overlaps"] == 0, waited, *serialized(b, r)[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"),
+    [
+        ("no-lock", serialized),
+        ("lock-of-one-process", serialized),
+        ("setnx-without-expiry", never_ends),
+        ("crash-between-setnx-and-expire", never_ends),
+        pytest.param(
+            "work-outlasts-lease",
+            lambda b, r: [*serialized(b, r), r["second_waited"] >= 2 * r["ttl"] - 0.1],
+            marks=pytest.mark.faults(row="F6", backend="redis"),
+        ),
+        (
+            "delete-successors-lock",
+            lambda b, r: [
+                (b["third_granted"], r["third_granted"]) == (1, 0),
+                (b["lease_overlaps"], r["lease_overlaps"]) == (1, 0),
+                r["release_refused"] == 1,
+            ],
+        ),
+        pytest.param(
+            "holder-killed",
+            lambda b, r: [
+                b["waited"] > 3,
+                ended(b),
+                ended(r),
+                r["session_waited"] < r["ttl"] + 1 + SLACK,
+            ],
+            marks=pytest.mark.faults(row=3, backend="redis, zookeeper"),
+        ),
+        pytest.param(
+            "holder-paused",
+            # The lock did what it could: its leases did not overlap.
+            lambda b, r: [*fenced(b, r), b["paused"] >= 2 * b["ttl"], b["lease_overlaps"] == 0],
+            marks=pytest.mark.faults(row=1, backend="redis", xf=True),
+        ),
+        pytest.param("gil-held", fenced, marks=pytest.mark.faults(row=2, backend="redis", xf=True)),
+        pytest.param(
+            "failover-before-replication",
+            one_lease,
+            marks=pytest.mark.faults(row=4, backend="redis, redlock", xf=True),
+        ),
+        pytest.param(
+            "redlock-clock-jump",
+            lambda b, r: [
+                *fenced(b, r),
+                b["jump"] > b["ttl"],
+                # Nothing in Redis repairs it.
+                b["lease_overlaps"] == r["lease_overlaps"] == 1,
+            ],
+            marks=pytest.mark.faults(row=7, backend="redlock", xf=True),
+        ),
+        pytest.param(
+            "redlock-amnesia",
+            one_lease,
+            marks=pytest.mark.faults(row=6, backend="redlock", xf=True),
+        ),
+        pytest.param(
+            "herd-against-queue",
+            # Counted by the server: 6 + 5 + 4 + 3 + 2 + 1 wake-ups, and six.
+            lambda b, r: [
+                (b["wakes"], r["wakes"]) == (21, 6),
+                r["in_order"] == 1,
+                r["requests"] < b["requests"],
+            ],
+            marks=pytest.mark.faults(row="F7", backend="zookeeper and a recipe"),
+        ),
+        (
+            "polling-against-push",
+            lambda b, r: [b["commands"] > 8 * b["waiters"], r["each"] <= 8],
+        ),
+        (
+            "mysql-row-left-by-crash",
+            # The recipe cannot wait, and its row stays.
+            lambda b, r: [b["rows"] == 1, not b["granted"], b["waited"] < 2, ended(r)],
+        ),
+        pytest.param(
+            "release-before-commit",
+            # The lock itself was never held twice.
+            lambda b, r: [b["overlaps"] == 0, r["second_told"] == "busy"],
+            marks=pytest.mark.faults(row="F8", backend="redis"),
+        ),
+        ("retry-after-lost-reply", lambda b, r: [b["sold"] == 2, r["sold"] == 1]),
+        pytest.param(
+            "switch-under-load",
+            lambda b, r: [
+                (b["behind"], b["stock"], r["behind"]) == (4, 4, 0),
+                b["lease_overlaps"] >= 1,
+                r["lease_overlaps"] == 0,
+                # No process acts on a policy that is older than a second.
+                r["drained"] >= 1.0,
+            ],
+            marks=pytest.mark.faults(row=25, backend="redis to database"),
+        ),
+    ],
+)
+def test_control_breaks_and_repair_holds(
+    results: dict[str, Any], name: str, checks: Callable[[Facts, Facts], list[bool]]
+) -> None:
+    result = results[name]
+    if "is not installed" in result["why"]:
+        raise ServerMissing(result["why"].split()[0])
+    assert (result["verdict"], result["why"]) == ("ok", "")
+    record_fault(f"{name}, broken and repaired")
+    variants = result["halves"]
+    assert [variant["is_repaired"] for variant in variants] == [False, True]
+    broken, repaired = (variant["facts"] for variant in variants)
+    for found in (broken, repaired):
+        record_outcome("two believed" if found["overlaps"] else "one believed")
+        if "sold" in found:
+            record_outcome(f"{found['sold']} sold of {found['stock']}")
+    if broken.get("oversold"):
+        assert broken["sold"] > broken["stock"] == repaired["sold"]
+    assert all(checks(broken, repaired)), (checks(broken, repaired), broken, repaired)
+    sentences = SCENARIOS[name].describe(result)
+    assert len(sentences) == 3
+    assert not any("%" in sentence for sentence in sentences)
+    length = timeline.length_of(variants)
+    for variant in variants:
+        assert timeline_data.read(variant).contradictions() == []
+        assert misnumbered(variant["events"]) == []
+        assert misplaced(timeline.draw(variant, length=length)) == []
