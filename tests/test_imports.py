@@ -55,7 +55,6 @@ LAYERS = {
         apps
     """,
     "loadtest": """
-        kernel
         recipes models
         kernel
         history

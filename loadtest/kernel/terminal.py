@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 
 from inventory.management.console import HelpfulCommand, Rows
 from loadtest.kernel import marked
@@ -88,23 +81,7 @@ class Bar(Progress):
     """A progress bar on stderr, with the rate and the remaining time."""
 
     def __init__(self, *, disable: bool) -> None:
-        super().__init__(
-            TextColumn("{task.description:24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=disable,
-        )
-        self._task: TaskID | None = None
-
-    def __exit__(self, *exc_info: Any) -> None:
-        """Fill the bar if the work is done."""
-        if exc_info[0] is None and self._task is not None:
-            self.update(self._task, completed=self.tasks[0].total)
-        super().__exit__(*exc_info)
+        super().__init__(console=Console(stderr=True), transient=True, disable=disable)
 
     def show(self, event: dict[str, Any]) -> None:
         """Show an event if it is one of an experiment that has steps."""
@@ -113,8 +90,9 @@ class Bar(Progress):
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
         """Show the current step and how much is done; a smaller `done` starts a new estimate."""
-        if self._task is None:
-            self._task = self.add_task("", rate="")
-        elif done < self.tasks[0].completed:
-            self.reset(self._task)
-        self.update(self._task, description=what, completed=done, total=total, rate=rate)
+        if not self.tasks:
+            self.add_task("")
+        if done < self.tasks[0].completed:
+            self.reset(self.tasks[0].id)
+        words = f"{what} {rate}".strip()
+        self.update(self.tasks[0].id, description=words, completed=done, total=total)

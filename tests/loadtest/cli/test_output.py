@@ -49,4 +49,3 @@ def test_time_left_is_estimated_anew_for_each_step() -> None:
         assert not bar.tasks[0].finished
         assert bar.tasks[0].time_remaining != 0
         assert bar.tasks[0].percentage == 25
-    assert bar.tasks[0].percentage == 100
