@@ -16,6 +16,8 @@ logger = logging.getLogger("locking")
 
 Callback = Callable[[], object]
 
+generation = 0
+"""The number of forks between the first process and this one."""
 _serial = itertools.count()
 _callbacks: dict[int, Callable[[], Callback | None]] = {}
 """Functions that return a callback, or None once its object is gone, in order of registration."""
@@ -41,6 +43,8 @@ def _weak(method: Callback) -> Callable[[], Callback | None]:
 
 
 def _run() -> None:
+    global generation
+    generation += 1
     for reference in list(_callbacks.values()):
         callback = reference()
         try:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
+from shop.platform.money import check_decimals, default_currency
 
 
 class User(AbstractUser):
@@ -100,7 +101,10 @@ class Sale(models.Model):
         Stock, on_delete=models.PROTECT, related_name="sale", verbose_name=_("stock")
     )
     price = models.DecimalField(
-        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
+        _("price"),
+        max_digits=10,
+        decimal_places=2,
+        validators=[MinValueValidator(0), check_decimals],
     )
     limit_per_customer = models.PositiveSmallIntegerField(
         _("limit per customer"),
@@ -201,12 +205,13 @@ class Order(models.Model):
     """Units promised to a customer at a price fixed when the order was placed."""
 
     class Status(models.TextChoices):
-        """The status of an order; only PENDING may change."""
+        """The status of an order; only PENDING and PAID may change."""
 
         PENDING = "pending", _("Waiting for payment")
         PAID = "paid", _("Paid")
         CANCELLED = "cancelled", _("Cancelled")
         EXPIRED = "expired", _("Expired")
+        REFUNDED = "refunded", _("Refunded")
 
     LIVE = (Status.PENDING, Status.PAID)
 
@@ -313,12 +318,13 @@ class RejectedReservation(models.Model):
 
 
 class Payment(models.Model):
-    """An attempt to pay an order through the payment provider, which reports in a callback.
+    """An attempt to pay an order through the payment provider, which reports in a webhook.
 
-        started -> approved | declined | timed out | refunded
-
-    An approval is refunded if it arrives late, for a closed order, or for a payment that was
-    declined or had timed out.
+    started -> declined | timed out
+    started, declined, timed out -> approved      if the order can still be paid
+    started, declined, timed out -> refunding     if it cannot
+    approved -> refunding                         if staff refund the order
+    refunding -> refunded                         once the provider has done it
     """
 
     class Status(models.TextChoices):
@@ -326,9 +332,11 @@ class Payment(models.Model):
         APPROVED = "approved", _("Approved")
         DECLINED = "declined", _("Declined")
         TIMED_OUT = "timed_out", _("Timed out")
+        REFUNDING = "refunding", _("Being refunded")
         REFUNDED = "refunded", _("Refunded")
 
-    PAID = (Status.APPROVED, Status.REFUNDED)
+    UNPAID = (Status.STARTED, Status.DECLINED, Status.TIMED_OUT)
+    RETURNED = (Status.REFUNDING, Status.REFUNDED)
 
     reference = models.CharField(
         _("reference"), max_length=32, unique=True, default=new_order_number
@@ -337,12 +345,20 @@ class Payment(models.Model):
         Order, on_delete=models.PROTECT, related_name="payments", verbose_name=_("order")
     )
     amount = models.DecimalField(_("amount"), max_digits=12, decimal_places=2)
+    currency = models.CharField(
+        _("currency"), max_length=3, default=default_currency, db_default="CNY"
+    )
+    provider_id = models.CharField(
+        _("provider's id"), max_length=100, db_index=True, blank=True, default="", db_default=""
+    )
     status = models.CharField(
         _("status"), max_length=10, choices=Status.choices, default=Status.STARTED
     )
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     answer_by = models.DateTimeField(_("answer by"))
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
+    refund_started_at = models.DateTimeField(_("refund started at"), null=True, blank=True)
+    refunded_at = models.DateTimeField(_("refunded at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-created_at", "-pk"]

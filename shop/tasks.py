@@ -25,6 +25,7 @@ def _scheduled(service: Callable[[], object], *, seconds: int = 60) -> Any:
 expire_unpaid_orders = _scheduled(orders.expire_unpaid_orders)
 audit_stock = _scheduled(alerts.audit_stock, seconds=120)
 time_out_payments = _scheduled(payments.time_out_payments)
+refund_payments = _scheduled(payments.refund_payments)
 prune_quotas = _scheduled(quotas.prune_quotas)
 
 

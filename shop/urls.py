@@ -6,7 +6,17 @@ from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.i18n import set_language
 
-from shop.web import accounts, health, operations, orders, pages, purchase, reservations
+from shop.payments.providers import can_pay
+from shop.web import (
+    accounts,
+    health,
+    operations,
+    orders,
+    pages,
+    payments,
+    purchase,
+    reservations,
+)
 
 urlpatterns = [
     path("", pages.home, name="home"),
@@ -40,6 +50,12 @@ urlpatterns = [
     # Without a CSRF token, so that a page can be the same for all visitors.
     path("i18n/setlang/", csrf_exempt(set_language), name="set_language"),
 ]
+if can_pay():
+    urlpatterns += [
+        path("orders/<slug:number>/payment/", payments.start, name="payment"),
+        path("payments/webhook/", payments.webhook, name="payment-webhook"),
+        path("payments/<slug:reference>/", payments.page, name="payment-page"),
+    ]
 if apps.is_installed("waiting_room"):
     urlpatterns.append(path("", include("waiting_room.urls")))
 if apps.is_installed("loadtest"):

@@ -7,7 +7,7 @@
 their reports. Injectors count themselves (`devservers.base.injected_faults`); a marked test that
 passes without an injected fault fails. Where the test itself is the fault, as with a second
 release, the marker names it: `fired="..."`. `xf` marks a test that expects two holders and fails
-without them. `audit_sale` and `check` here are those of the shop and of the lab, and record what
+without them. `audit_sale` and `judge` here are those of the shop and of the lab, and record what
 they found.
 """
 
@@ -112,13 +112,13 @@ def audit_sale(*, sale: Any) -> Any:
     return found
 
 
-def check(events: Any, dump: Any, promise: Any) -> Any:
-    """Check a history and record the result."""
-    from loadtest.history import checker
+def judge(run: Any) -> list[Any]:
+    """Return the findings of all judges, and record whether there are any."""
+    from loadtest.kernel import judges
 
-    findings = checker.check(events, dump, promise)
-    record_outcome("checker ok" if findings.ok else "found by the checker")
-    return findings
+    found = judges.judge(run)
+    record_outcome("found by the checker" if found else "checker ok")
+    return found
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

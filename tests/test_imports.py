@@ -55,9 +55,8 @@ LAYERS = {
         apps
     """,
     "loadtest": """
-        recipes models
         kernel
-        history
+        recipes models
         load
         charts
         bench

@@ -99,6 +99,7 @@ class Stack:
         self._web_port = self._reserve()
         self._last_bytes = count(2)
         self.variables = {
+            "PAYMENT_PROVIDER": "none",
             "SECRET_KEY": secrets.token_hex(32),
             "MYSQL_PASSWORD": secrets.token_hex(16),
             "SEED_PASSWORD": secrets.token_urlsafe(9),

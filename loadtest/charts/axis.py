@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from django.utils.translation import gettext as _
 
-from loadtest.charts.timeline_data import SECOND, Lease, Span
+from loadtest.charts.timeline_data import Span
+from loadtest.kernel.history import SECOND
+from loadtest.kernel.holds import Lease
 
 S = TypeVar("S", Span, Lease)
 WIDTH, LEFT, RIGHT = 360, 10, 346

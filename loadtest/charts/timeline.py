@@ -24,10 +24,11 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
 from loadtest.charts.svg import INK, tag
-from loadtest.charts.timeline_data import SECOND, WATCHDOG, Lane, Span, lane_title, read
+from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
+from loadtest.kernel.history import SECOND
 
 __all__ = ["draw", "heading", "length_of", "read", "story"]
 

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from loadtest.history.recorder import Event
+from loadtest.kernel import judges
+from loadtest.kernel.history import SECOND, Event
+from loadtest.kernel.holds import Lease, holds, leases, overlaps
 
-SECOND = 1_000_000_000
 SAME = SECOND // 500
 """Nanoseconds within which a wait or an overlap does not count."""
 WATCHDOG, WAITER = "watchdog of ", "waiter "
-IN_PROCESS = ("none", "process")
-"""Locks without a common store: each process grants its own."""
 # Events are recorded in English; makemessages finds their texts here.
 _RECORDED = (
     *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
@@ -35,19 +34,6 @@ class Span(NamedTuple):
     begin: int
     end: int
     what: str = ""
-
-
-class Lease(NamedTuple):
-    """A key in a store, until it was released, deleted or lost there, or expired."""
-
-    begin: int
-    end: int
-    store: str
-    holder: str
-    token: str
-    """"#1", "#2" ..., or nothing for a key without a fence."""
-    how: str
-    """"released", "expired", "deleted" or "lost"; "stays" without an expiry; "" if still held."""
 
 
 class StockWrite(NamedTuple):
@@ -82,56 +68,6 @@ class Lane:
     """The time, sign and label of each mark; a value follows | in the label."""
 
 
-@dataclass
-class TimelineData:
-    """The lanes in the order of their first event, the overlaps and the writes to the stock."""
-
-    begin: int
-    end: int
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    overlaps: list[Span] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
-    stock: list[StockWrite] = field(default_factory=list)
-
-    def lane(self, name: str) -> Lane:
-        """Return the lane of this name; create it if there is none."""
-        return self.lanes.setdefault(name, Lane(name))
-
-    def contradictions(self) -> list[str]:
-        """Return a sentence for each lease that began before an earlier one in its store ended."""
-        found = []
-        last: dict[str, Lease] = {}
-        for lease in sorted(self.leases):
-            before = last.get(lease.store, lease)
-            if before.end > lease.begin and before is not lease:
-                seconds = (before.end - lease.begin) / SECOND
-                holders = f"{before.holder} and {lease.holder}"
-                found.append(f"{lease.store}: {holders} have leases for {seconds:.3f} s")
-            last[lease.store] = max(before, lease, key=lambda one: one.end)
-        return found
-
-
-@dataclass
-class _Hold:
-    actor: str
-    store: str
-    begin: int
-    deadline: int | None
-    token: str
-    believed: int | None = None
-    """The end of the belief: the request to release, or the holder's death."""
-    ended: int | None = None
-    """When the store had no such lease any more."""
-    how: str = "released"
-    is_releasing: bool = False
-    is_dead: bool = False
-
-
-def read(variant: Mapping[str, Any]) -> TimelineData:
-    """Return the timeline data of a variant."""
-    return _Reader(variant["events"]).read()
-
-
 def own(recorded: Sequence[Event]) -> list[Event]:
     """Return the events without those of other locks.
 
@@ -152,183 +88,137 @@ def lane_title(name: str) -> str:
 
 def short_tokens(events: Sequence[Event]) -> dict[int, str]:
     """Return "#1", "#2" ... for the tokens, which may have 19 digits, in the order of fences."""
-    tokens = {e["token"] for e in events if e["do"] == "acquire" and e.get("token") is not None}
-    epochs = {e["token"]: e["epoch"] for e in events if "epoch" in e}
-    in_order = sorted(tokens, key=lambda token: (epochs.get(token, 0), token))
+    in_order = dict.fromkeys(token for _epoch, token in sorted(one.fence for one in holds(events)))
     return {token: f"#{n}" for n, token in enumerate(in_order, 1)}
 
 
-class _Reader:
+class TimelineData:
+    """The lanes in the order of their first event, the overlaps and the writes to the stock."""
+
     def __init__(self, recorded: Sequence[Event]) -> None:
         self.events = own(recorded)
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
-        self.data = TimelineData(drawn[0], drawn[-1])
-        self.store = next((e["backend"] for e in recorded if "backend" in e), "")
-        self.tokens = short_tokens(self.events)
-        self.is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
-        self.held: dict[str, _Hold] = {}
-        self.asked: dict[tuple[str, str], int] = {}
-        self.faults: dict[tuple[str, str], int] = {}
-        self.last_read: dict[str, Event] = {}
-        """How each actor read the stock row."""
+        self.begin: int = drawn[0]
+        self.end: int = drawn[-1]
+        self.lanes: dict[str, Lane] = {}
+        self.stock: list[StockWrite] = []
+        grants = holds(self.events)
+        self.overlaps = [
+            Span(b.begin, min(self.end, b.begin + both))
+            for _a, b, both in overlaps(grants, "believed")
+            if both > SAME
+        ]
+        self._released = {one.owner: one.release for one in grants}
         reads = [e for e in self.events if e["do"] == "read"]
-        self.has_fences = any(e.get("token") in self.tokens for e in reads)
-        self.quantity = self.initial = next((e["quantity"] for e in reads), None)
+        self._tokens = short_tokens(self.events)
+        has_fences = any(e.get("token") in self._tokens for e in reads)
+        found = leases(self.events, self.end)
+        self.leases = found if has_fences else [one._replace(fence=(0, 0)) for one in found]
+        self._is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
+        self._last_read: dict[str, Event] = {}
+        """How each actor read the stock row."""
+        self._quantity = self._initial = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
-
-    def read(self) -> TimelineData:
+        self._asked: dict[str, tuple[str, int]] = {}
+        self._faults: dict[tuple[str, str], int] = {}
         for event in self.events:
-            match event["do"]:
-                case "acquire" | "release" | "renew" | "lost":
-                    self._add_lock_event(event)
-                case "read" | "write" | "buy":
-                    self._add_purchase_event(event)
-                case _:
-                    self._add_lab_event(event)
-        for (name, what), begin in self.faults.items():
-            self._mark(name, begin, "kill", what)
-        for hold in self.held.values():
-            lane, end = self.data.lane(hold.actor), self.data.end
-            lane.beliefs.append(Span(hold.begin, end if hold.believed is None else hold.believed))
-            if hold.store.partition(" ")[0] != "none":  # which stores nothing
-                self.data.leases.append(self._lease(hold, end))
-        self._find_overlaps()
-        return self.data
+            self._add(event)
+        for (name, what), at in self._faults.items():
+            self._mark(name, at, "kill", what)
+        for one in grants:
+            self.lane(one.actor).beliefs.append(Span(one.begin, min(one.believed, self.end)))
 
-    def _lease(self, hold: _Hold, end: int) -> Lease:
-        """Return the lease of a hold, up to the first thing that ended it."""
-        stays = "stays" if hold.is_dead and hold.deadline is None else ""
-        ends = [(hold.ended, hold.how), (hold.deadline, "expired"), (end, stays)]
-        at, how = min((at, how) for at, how in ends if at is not None)
-        token = hold.token if self.has_fences else ""
-        return Lease(hold.begin, max(hold.begin, at), hold.store, hold.actor, token, how)
+    def lane(self, name: str) -> Lane:
+        """Return the lane of this name; create it if there is none."""
+        return self.lanes.setdefault(name, Lane(name))
 
-    def _mark(self, lane: str, at: int, sign: str, label: str = "") -> None:
-        self.data.lane(lane).marks.append((at, sign, label))
+    def lane_of(self, event: Event) -> str:
+        """Return the lane of an event.
 
-    def _add_lock_event(self, event: Event) -> None:
-        at, actor, owner = event["t"], event["actor"], event["owner"]
-        request, hold = (owner, actor), self.held.get(owner)
+        The watchdog notices a loss in a thread of its own, while the buyer still writes.
+        """
+        name: str = event.get("lane") or event["actor"]
+        released = self._released.get(event.get("owner", ""))
+        is_early = event["do"] == "lost" and not (released and released <= event["t"])
+        return WATCHDOG + name if is_early or event["do"] == "renew" else name
+
+    def token_of(self, lease: Lease) -> str:
+        """Return "#1", "#2" ..., or nothing for a key without a fence."""
+        return self._tokens.get(lease.fence[1], "") if lease.fence != (0, 0) else ""
+
+    def contradictions(self) -> list[str]:
+        """Return what no store can have done, in sentences; see `judges.contradictions`."""
+        return [str(one) for one in judges.contradictions(self.leases)]
+
+    def _mark(self, lane: str, at: int, sign: str, label: str = "", value: object = None) -> None:
+        label = label if value is None else f"{label}|{value}"
+        self.lane(lane).marks.append((at, sign, label))
+
+    def _add(self, event: Event) -> None:
+        at, name = event["t"], self.lane_of(event)
         match event["do"], event.get("type"):
             case "acquire", "invoke":
-                self.data.lane(actor)
-                self.asked[request] = at
+                self.lane(name)
+                self._asked[event["owner"]] = name, at
             case "acquire", kind:
-                began = self.asked.pop(request, at)
+                _name, began = self._asked.pop(event["owner"], (name, at))
                 if at - began > SAME:
-                    self.data.lane(actor).waits.append(Span(began, at))
-                if kind == "ok":
-                    self._grant(event, began)
-                elif at - began > SAME:
-                    self._mark(actor, at, "no", gettext_noop("gives up"))
-            case "renew", "ok" if hold:
-                hold.deadline = event["deadline"]
-            case "release", "invoke" if hold:
-                hold.believed, hold.is_releasing = hold.believed or at, True
-            case "release", ("ok" | "fail") if hold:
-                hold.ended = hold.ended or at
-            case "lost", _ if hold:
-                # The watchdog notices it in a thread of its own, while the buyer still writes.
-                lane = actor if hold.is_releasing else WATCHDOG + actor
-                self._mark(lane, at, "no", gettext_noop("notices the lock is lost"))
-
-    def _grant(self, event: Event, asked: int) -> None:
-        at, store = event["t"], event.get("backend", self.store)
-        if store in IN_PROCESS:
-            store = f"{store} of {event['actor']}"
-        for other in self.held.values():
-            if other.store != store:
-                continue
-            if other.is_releasing:
-                # A release takes effect before its reply, at the latest with the next grant.
-                other.ended = other.ended or at
-            elif other.is_dead and other.deadline and asked < other.deadline < at:
-                # The store ends a session later than its client expects: the waiter still waited.
-                other.deadline = at
-        token = self.tokens.get(event["token"], "")
-        self.held[event["owner"]] = _Hold(event["actor"], store, at, event["deadline"], token)
-
-    def _add_purchase_event(self, event: Event) -> None:
-        at, actor = event["t"], event["actor"]
-        match event["do"], event["type"]:
-            case "read", "ok" if event["quantity"] is not None:
-                self.last_read[actor] = event
-                label = gettext_noop("reads %(value)s") + f"|{event['quantity']}"
-                if self.is_fenced and event.get("token") in self.tokens:
-                    label += f" · {self.tokens[event['token']]}"
-                self._mark(actor, at, "read", label)
+                    self.lane(name).waits.append(Span(began, at))
+                    if kind != "ok":
+                        self._mark(name, at, "no", gettext_noop("gives up"))
+            case "lost", _ if event["owner"] in self._released:
+                self._mark(name, at, "no", gettext_noop("notices the lock is lost"))
+            case "read", "ok" if (quantity := event["quantity"]) is not None:
+                self._last_read[name] = event
+                if self._is_fenced and event.get("token") in self._tokens:
+                    quantity = f"{quantity} · {self._tokens[event['token']]}"
+                self._mark(name, at, "read", gettext_noop("reads %(value)s"), quantity)
             case "write", "ok":
-                label = gettext_noop("writes %(value)s")
                 left = event.get("quantity")
-                self._mark(actor, at, "good", "" if left is None else f"{label}|{left}")
-                self._write(at, actor, left)
+                label = "" if left is None else gettext_noop("writes %(value)s")
+                self._mark(name, at, "good", label, left)
+                self._write(at, name, left)
             case "write", "fail":
-                self._mark(actor, at, "bad", gettext_noop("rejected"))
-                claimed = {who: read.get("token") or 0 for who, read in self.last_read.items()}
-                offered, stored = claimed.get(actor, 0), max(claimed.values(), default=0)
+                self._mark(name, at, "bad", gettext_noop("rejected"))
+                claimed = {who: read.get("token") or 0 for who, read in self._last_read.items()}
+                offered, stored = claimed.get(name, 0), max(claimed.values(), default=0)
                 # A row without a newer token refuses because it has changed since it was read.
-                tokens = [self.tokens.get(token, "") for token in (stored, offered)]
-                self._write(at, actor, None, " > ".join(tokens) if offered < stored else "")
+                tokens = [self._tokens.get(token, "") for token in (stored, offered)]
+                self._write(at, name, None, " > ".join(tokens) if offered < stored else "")
             case "buy", "fail" if event["error"] == "SoldOut":
-                self._mark(actor, at, "no", gettext_noop("sold out"))
+                self._mark(name, at, "no", gettext_noop("sold out"))
             case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):
-                before = self.data.lane(actor).marks[-1:]
+                before = self.lane(name).marks[-1:]
                 if not before or before[0][2] != "gives up" or at - before[0][0] > SECOND // 10:
-                    self._mark(actor, at, "no", gettext_noop("busy"))
+                    self._mark(name, at, "no", gettext_noop("busy"))
+            case "fault", "start":
+                self._faults[name, event["what"]] = at
+                self.lane(name)
+                for owner, (who, began) in [*self._asked.items()]:
+                    if who == event.get("target"):
+                        self.lane(who).waits.append(Span(began, at))
+                        del self._asked[owner]
+            case "fault", "end":
+                begin = self._faults.pop((name, event["what"]))
+                self.lane(name).faults.append(Span(begin, at, event["what"]))
+            case "deleted", _:
+                label = gettext_noop("DEL removes the key of %(value)s")
+                self._mark(name, at, "mark", label, event["holder"])
+            case (("mark" | "wake" | "poll") as sign, _):
+                self._mark(name, at, sign, event.get("what", ""))
 
     def _write(self, at: int, actor: str, left: int | None, rejected: str | None = None) -> None:
-        last, before = self.data.stock[-1:], self.quantity
-        known = self.last_read.get(actor, {}).get("quantity")
+        last, before = self.stock[-1:], self._quantity
+        known = self._last_read.get(actor, {}).get("quantity")
         units = 0 if rejected is not None else known - left if known and left is not None else 1
         sold = units + (last[0].sold if last else 0)
         is_lost = left is not None and known != before
         after = before if rejected is not None else left
-        write = StockWrite(at, before, after, sold, self.initial or sold, is_lost, rejected)
-        self.data.stock.append(write)
-        self.quantity = after
+        write = StockWrite(at, before, after, sold, self._initial or sold, is_lost, rejected)
+        self.stock.append(write)
+        self._quantity = after
 
-    def _add_lab_event(self, event: Event) -> None:
-        at, name = event["t"], event["lane"]
-        match event["do"], event.get("type"):
-            case "fault", "start":
-                self.faults[name, event["what"]] = at
-                self.data.lane(name)
-                self._stop(event.get("target"), at)
-            case "fault", "end":
-                begin = self.faults.pop((name, event["what"]))
-                self.data.lane(name).faults.append(Span(begin, at, event["what"]))
-            case "gone", _:
-                self._end_lease(name, at, "lost")
-            case "deleted", _:
-                self._end_lease(event["holder"], at, "deleted")
-                label = gettext_noop("DEL removes the key of %(value)s")
-                self._mark(name, at, "mark", f"{label}|{event['holder']}")
-            case "kept", _:
-                since = self.faults.get((name, "killed")) or at
-                kept = Lease(since, self.data.end, self.store, name, "", "stays")
-                self.data.leases.append(kept)
-            case "mark", _:
-                self._mark(name, at, "mark", event["what"])
-            case (("wake" | "poll"), _):
-                self._mark(name, at, event["do"])
 
-    def _stop(self, target: str | None, at: int) -> None:
-        """End the waits and beliefs of a process that was killed."""
-        for request in [one for one in self.asked if one[1] == target]:
-            self.data.lane(request[1]).waits.append(Span(self.asked.pop(request), at))
-        for hold in self.held.values():
-            if hold.actor == target:
-                hold.believed, hold.is_dead = hold.believed or at, True
-
-    def _end_lease(self, holder: str, at: int, how: str) -> None:
-        for hold in self.held.values():
-            if hold.actor == holder and hold.ended is None:
-                hold.ended, hold.how = at, how
-
-    def _find_overlaps(self) -> None:
-        last: Span | None = None
-        for span in sorted(b for lane in self.data.lanes.values() for b in lane.beliefs):
-            if last is not None and last.end - span.begin > SAME:
-                self.data.overlaps.append(Span(span.begin, min(last.end, span.end)))
-            if last is None or span.end > last.end:
-                last = span
+def read(variant: Mapping[str, Any]) -> TimelineData:
+    """Return the timeline data of a variant."""
+    return TimelineData(variant["events"])

@@ -6,8 +6,9 @@ from django.utils.translation import gettext as _
 
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, Axis, Labels, S, width
 from loadtest.charts.svg import Drawing
-from loadtest.charts.timeline_data import Lease, Span, StockWrite, TimelineData, lane_title
+from loadtest.charts.timeline_data import Span, StockWrite, TimelineData, lane_title
 from loadtest.charts.timeline_signs import BAD, FAULT, KEY, sign
+from loadtest.kernel.holds import Lease
 
 BAR, SMALL, TEXT = 16, 11, 12
 BOLD = {"font_size": TEXT, "font_weight": "bold", "text_anchor": "start"}
@@ -79,7 +80,10 @@ class Panel(Drawing):
         for lease, part in self.visible(leases):
             box = self.extent(part)
             self.add("rect", **box, y=middle - HIGH / 2, height=HIGH, rx=2, **KEY)
-            centre, text = box["x"] + box["width"] / 2, f"{lane_title(lease.holder)} {lease.token}"
+            centre, text = (
+                box["x"] + box["width"] / 2,
+                f"{lane_title(lease.holder)} {self.data.token_of(lease)}",
+            )
             if width(text) < box["width"]:
                 self.text(centre, middle + 4, text.strip())
             elif len(leases) <= MAX_LABELS and self.is_labelled(lease.begin):

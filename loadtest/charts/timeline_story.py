@@ -8,10 +8,10 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from loadtest.charts.timeline_data import SECOND, WATCHDOG, TimelineData, lane_title, own, read
+from loadtest.charts.source import SourceLine, line_of
+from loadtest.charts.timeline_data import lane_title, read
 from loadtest.charts.timeline_storage import stock_text
-from loadtest.history.recorder import Event
-from loadtest.history.source import SourceLine, line_of
+from loadtest.kernel.history import SECOND, Event
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
 
@@ -76,12 +76,11 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
 
 class _Story:
     def __init__(self, variant: Mapping[str, Any]) -> None:
-        self.data: TimelineData = read(variant)
-        self.events: list[Event] = own(variant["events"])
+        self.data = data = read(variant)
         self.guard = str(variant.get("guard", ""))
-        self.aliases = {e["owner"]: e["backend"] for e in self.events if "backend" in e}
-        self.tokens = {(one.begin, one.holder): one.token for one in self.data.leases}
-        self.writes = {write.at: write for write in self.data.stock}
+        self.aliases = {e["owner"]: e["backend"] for e in data.events if "backend" in e}
+        self.tokens = {(one.begin, one.holder): data.token_of(one) for one in data.leases}
+        self.writes = {write.at: write for write in data.stock}
 
     def sentences(self) -> list[Sentence]:
         expired = _("The key of %(who)s expires.")
@@ -101,15 +100,9 @@ class _Story:
                 yield Sentence(self._since(lease.end), "", words)
 
     def _of_events(self) -> Iterator[Sentence]:
-        for event in self.events:
-            lane = event.get("lane") or event["actor"]
-            watchdog = self.data.lanes.get(WATCHDOG + lane)
-            if event["do"] == "renew" or (
-                watchdog and any(at == event["t"] for at, _sign, _label in watchdog.marks)
-            ):
-                lane = WATCHDOG + lane
+        for event in self.data.events:
             if text := self._words(event):
-                who = lane_title(lane)
+                who = lane_title(self.data.lane_of(event))
                 alias = self.aliases.get(event.get("owner", ""), "")
                 line = line_of(event, alias=alias, guard=self.guard)
                 write = self.writes.get(event["t"])

@@ -14,7 +14,7 @@ from django.conf import settings
 
 from devservers.faults.waiting import until
 from devservers.process import die_with_parent, process_state
-from loadtest.history.source import Excerpt
+from loadtest.charts.source import Excerpt
 from loadtest.load.shop_worker import ShopCommands
 
 # fork: a buyer starts with Django loaded.

@@ -20,7 +20,7 @@ from devservers.faults.worker import emit
 from inventory.models import Stock
 from loadtest.game.buyers import Buyer
 from loadtest.game.levels import LEVELS, STOPS
-from loadtest.history.recorder import Event, history
+from loadtest.kernel.history import Event, history
 from loadtest.kernel.topology import Stores
 from loadtest.scenarios.testbed import Testbed
 from locking import locks

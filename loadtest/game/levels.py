@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.history.source import Excerpt
+from loadtest.charts.source import Excerpt
 from loadtest.scenarios.course import COURSE, REDIS_RECIPES, STOCK
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 

@@ -1,1 +1,1 @@
-"""What every experiment is made of: servers, processes, faults."""
+"""The kernel of all experiments: parameters, servers, processes, faults, histories and judges."""

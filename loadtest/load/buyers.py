@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
-from loadtest.history.recorder import Recorder
 from loadtest.kernel.faults import FaultTrigger
+from loadtest.kernel.history import Recorder
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
 from shop.errors import STORE_ERRORS, Overloaded, ShopError

@@ -8,7 +8,7 @@ import os
 import platform
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import django
@@ -18,17 +18,16 @@ from django.db import connection, connections
 from redis import Redis
 
 from devservers.faults.worker import emit
-from loadtest.history.checker import Promise, check
-from loadtest.history.lost_updates import lost_updates
-from loadtest.history.recorder import dump, history
 from loadtest.kernel.faults import FAULTS, TTL, marks
+from loadtest.kernel.history import dump, history
+from loadtest.kernel.judges import Promise, Run, facts, judge
+from loadtest.kernel.lost_updates import lost_updates
 from loadtest.kernel.topology import Stores
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
-from loadtest.load.verdict import curve, expected, judge, not_run
+from loadtest.load.verdict import curve, expected, figures, not_run
 from locking import LockError, locks, policy
-from shop.administration.audit import audit_sale
 from shop.models import Sale, User
 
 
@@ -137,18 +136,20 @@ def _run(
     kept = Promise.of(capabilities)
     if any(FAULTS[name].server for name in faults):
         kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
-    events, audit = history(folder), audit_sale(sale=sale)
+    rows = dump(sale)
+    audit, record = rows.audit, Run(history(folder), rows, kept)
     sold = {"units": audit.held + audit.sold, "counted": audit.initial - audit.available}
     return {
-        **judge(plan, audit, result.outcomes, result.started, promise),
+        **figures(plan, audit, result.outcomes, result.started),
+        "expected": promise,
         "sold_at": curve(result.outcomes, result.started),
         "marks": marks(result.injections, result.started),
         "faults": [
             {"name": one.name, "at": round(one.at - result.started, 3), "proof": one.proof}
             for one in result.injections
         ],
-        "checked": asdict(check(events, dump(sale), kept)),
-        "lost_updates": lost_updates(events, **sold),
+        "checked": {"breaches": [str(one) for one in judge(record)], "facts": facts(record)},
+        "lost_updates": lost_updates(record.events, **sold),
     }
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from devservers.faults.waiting import until
 from devservers.process import process_state
 from devservers.process_pool import PoolFailed, ProcessPool
-from loadtest.history.recorder import Recorder
 from loadtest.kernel.faults import (
     FAULTS,
     NAMES,
@@ -32,6 +31,7 @@ from loadtest.kernel.faults import (
     fail,
     marks,
 )
+from loadtest.kernel.history import Recorder
 from loadtest.kernel.topology import Stores
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
 from loadtest.load.plan import Plan

@@ -26,7 +26,7 @@ from devservers.faults.injectors import ProcessFault, inject_into_self
 from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import WorkerProcess, send_to_parent
 from devservers.process import process_state
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from loadtest.load.buyers import buy
 from locking import LockError, failpoints, policy
 from locking import locks as handler

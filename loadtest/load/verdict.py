@@ -3,16 +3,18 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS
+from loadtest.kernel.judges import sold
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
 from shop.administration.audit import StockAudit
 
 CURVE_POINTS = 60
-Verdict = Literal["ok", "oversold", "undersold", "not-run"]
+Verdict = str
+""""ok", "oversold", "undersold" or "not-run"."""
 
 
 def expected(
@@ -45,25 +47,19 @@ def expected(
 
 def with_controls(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs; if a control did not oversell, the runs beside it prove nothing."""
-
-    def series(run: dict[str, Any]) -> tuple[object, ...]:
-        return run["discipline"], run["repeat"]
-
     failed = {
-        series(run): run["backend"]
+        (run["discipline"], run["repeat"]): run["backend"]
         for run in runs
         if run["expected"] == "oversold" and run["verdict"] in ("ok", "undersold")
     }
-    return [
-        {
-            **run,
-            "verdict": "not-run",
-            "why": f"the control ({failed[series(run)]}) did not oversell: nothing is proved",
-        }
-        if run["verdict"] == "ok" and series(run) in failed
-        else run
-        for run in runs
-    ]
+    found = []
+    for run in runs:
+        control = failed.get((run["discipline"], run["repeat"]))
+        if control and run["verdict"] == "ok":
+            why = f"the control ({control}) did not oversell: nothing is proved"
+            run = {**run, "verdict": "not-run", "why": why}
+        found.append(run)
+    return found
 
 
 def curve(answers: Sequence[Outcome], started: float) -> list[tuple[float, int]]:
@@ -79,52 +75,37 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0
 
 
-def judge(
-    plan: Plan,
-    audit: StockAudit,
-    answers: Sequence[Outcome],
-    started: float,
-    promise: Verdict | None,
+def figures(
+    plan: Plan, audit: StockAudit, answers: Sequence[Outcome], started: float
 ) -> dict[str, Any]:
-    """Return one run of the report, except for its names."""
-    sold = audit.sold + audit.held
+    """Return the figures and the verdict of one run."""
+    orders = audit.sold + audit.held
     wanted = min(plan.stock, plan.buyers)
-    ends = [answer.ended for answer in answers if answer.kind == "order"]
-    seconds = max(ends, default=started) - started
-    waits = [(answer.ended - answer.began) * 1000 for answer in answers]
     kinds = Counter(answer.kind for answer in answers)
-    verdict, why = verdict_of(audit, wanted=wanted, confirmed=kinds["order"])
+    seconds = curve(answers, started)[-1][0]
+    waits = [(answer.ended - answer.began) * 1000 for answer in answers]
+    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=kinds["order"])
     return {
         "stock": plan.stock,
         "attempts": sum(answer.sends for answer in answers),
-        "sold": sold,
+        "sold": orders,
         "oversold": audit.oversold,
-        "undersold": max(0, wanted - sold),
-        "orders_per_second": round(sold / seconds, 1) if seconds else 0.0,
+        "undersold": max(0, wanted - orders),
+        "orders_per_second": round(orders / seconds, 1) if seconds else 0.0,
         "wait_ms": {
             f"p{share}": round(percentile(waits, share / 100), 1) for share in (50, 95, 99)
         },
         "answers": dict(sorted(kinds.items())),
-        "expected": promise,
         "verdict": verdict,
         "why": why,
     }
 
 
-def verdict_of(audit: StockAudit, *, wanted: int, confirmed: int) -> tuple[Verdict, str]:
-    """Return verdict and reason: `wanted` units could be sold, `confirmed` buyers were told so."""
-    sold = audit.sold + audit.held
-    if audit.oversold:
-        return "oversold", "; ".join(audit.breaches)
-    if sold < wanted:
-        why = f"{sold} orders, {wanted} units could be sold"
-        return "undersold", "; ".join([*audit.breaches, why])
-    if audit.breaches or sold != confirmed:
-        # Every buyer was served, but units appeared or vanished.
-        why = f"{confirmed} buyers were told that they had bought, {sold} orders exist"
-        verdict: Verdict = "undersold" if audit.lost or sold < confirmed else "oversold"
-        return verdict, "; ".join([*audit.breaches, why])
-    return "ok", f"{sold} orders, and the ledger is consistent"
+def sold_verdict(audit: StockAudit, *, wanted: int, confirmed: int) -> tuple[Verdict, str]:
+    """Return "ok", "oversold" or "undersold", and the reason."""
+    for finding in sold(audit, wanted=wanted, confirmed=confirmed):
+        return finding.judge, finding.why
+    return "ok", f"{confirmed} orders, and the ledger is consistent"
 
 
 def not_run(plan: Plan, why: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.history.source import Excerpt
+from loadtest.charts.source import Excerpt
 from loadtest.scenarios.scenario import Text
 
 REDIS_RECIPES = "loadtest/recipes/redis_textbook.py"

@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg, timeline
 from loadtest.charts.axis import WIDTH
 from loadtest.charts.export import sheet, table
-from loadtest.charts.timeline_data import SECOND
 from loadtest.kernel import marked
+from loadtest.kernel.history import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 

@@ -13,8 +13,8 @@ from devservers import Redis, start_all, stop_all
 from devservers.faults.injectors import Fault
 from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
-from loadtest.history.checker import Promise, check
-from loadtest.history.recorder import Recorder, history
+from loadtest.kernel.history import Recorder, history
+from loadtest.kernel.judges import Run, facts
 from loadtest.kernel.topology import Stores
 from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
@@ -137,11 +137,11 @@ class Testbed:
         ends = (e["t"] for e in history(self.folder) if (e["do"], e["actor"]) == ("release", by))
         self.note("deleted", lane=by, holder=process, t=max(ends))
 
-    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return facts, events and seconds, with the overlaps that the checker found."""
+    def finish(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Return events, seconds and facts: its own, and the overlaps of its holders."""
         events = history(self.folder)
-        found = check(events, None, Promise(exclusive=False, fencing=False)).facts
+        found = facts(Run(events))
         names = ("overlaps", "overlap_seconds", "lease_overlaps")
-        facts = {name: found[name] for name in names} | facts
+        own = {name: found[name] for name in names} | own
         seconds = round(time.monotonic() - self.began, 2)
-        return {"facts": facts, "events": events, "seconds": seconds}
+        return {"facts": own, "events": events, "seconds": seconds}

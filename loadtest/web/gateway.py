@@ -1,64 +1,84 @@
-"""A simulated payment provider, its URLs and pages: the customer chooses its outcome.
+"""A simulated payment provider, its URLs and page: the customer chooses its outcome.
 
-It moves no money. A real payment provider would POST its callbacks to /payments/callback/. This one
-passes the same body and signature to the function behind that URL.
+It moves no money. A real payment provider would POST its webhooks to /payments/webhook/. This one
+passes the same body and signature to the functions behind that URL.
 """
 
 import hmac
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
-from django.urls import path, reverse
-from django.utils import timezone
+from django.http import HttpResponse
+from django.urls import path
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
-from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
 
 from inventory.statements import Statement
-from shop.errors import BadInput, Forgery, InvalidTransition, ShopError, wants_json
+from shop.errors import BadInput, Forgery, InvalidTransition
 from shop.models import Order, Payment
-from shop.orders.service import get_order
-from shop.payments.service import approve, get_payment, report_outcome, start_payment
-from shop.web.decorators import CustomerRequest, customer_form, customer_page
+from shop.payments.providers import Provider, Report, State
+from shop.payments.service import apply_report, approve, get_payment, start_payment
+from shop.platform.money import minor_units
+from shop.web.decorators import CustomerRequest, customer_form
 from shop.web.forms import SeeOther
-from shop.web.orders import change_order, refused
+from shop.web.orders import change_order
 
 CHOICES = ("approve", "decline", "silent", "twice")
+SIGNATURE = "X-Gateway-Signature"
 
 Callback = tuple[bytes, str]
-"""A body and its signature."""
+"""The body of a webhook and its signature."""
+
+
+class Simulated(Provider):
+    """Leaves each payment open until the customer chooses, and refunds at once."""
+
+    template = "lab/gateway.html"
+
+    def start(self, payment: Payment) -> str:
+        """Return the reference."""
+        return payment.reference
+
+    def report(self, payment: Payment) -> Report:
+        """Return that the customer has not chosen yet."""
+        return _report(payment, State.OPEN)
+
+    def close(self, payment: Payment) -> Report:
+        """Return that the customer did not choose in time."""
+        return _report(payment, State.CLOSED)
+
+    def refund(self, payment: Payment) -> bool:
+        """Return True."""
+        return True
+
+    def receive(self, body: bytes, headers: Mapping[str, str]) -> Report:
+        """Check the signature, which does not depend on the time."""
+        signature = headers.get(SIGNATURE, "")
+        if not hmac.compare_digest(_sign(body).encode(), signature.encode()):
+            raise Forgery
+        try:
+            return Report(**{**(sent := json.loads(body)), "state": State(sent["state"])})
+        except (ValueError, LookupError, TypeError):
+            raise BadInput(_("The body is not JSON.")) from None
 
 
 def callbacks(*, payment: Payment, choice: str) -> Iterator[Callback]:
-    """Yield the callbacks that follow the customer's choice, one of CHOICES; none when silent."""
+    """Yield the webhooks that follow the customer's choice, one of CHOICES; none when silent."""
     for _number in range({"silent": 0, "twice": 2}.get(choice, 1)):
         yield callback(payment=payment, approved=choice != "decline")
 
 
 def callback(*, payment: Payment, approved: bool) -> Callback:
-    """Return a signed callback."""
-    fields = {"reference": payment.reference, "amount": str(payment.amount), "approved": approved}
-    body = json.dumps(fields).encode()
+    """Return a signed webhook."""
+    report = _report(payment, State.PAID if approved else State.CLOSED)
+    fields = {"reference": report.reference, "state": report.state.value}
+    body = json.dumps({**fields, "amount": report.amount, "currency": report.currency}).encode()
     return body, _sign(body)
 
 
 def receive(body: bytes, signature: str) -> Payment:
-    """Apply a callback; a repeated one changes nothing.
-
-    Raises Forgery for a wrong signature, BadInput for a malformed body or a wrong amount, and
-    NotFound for an unknown payment.
-    """
-    if not hmac.compare_digest(_sign(body).encode(), signature.encode()):
-        raise Forgery
-    try:
-        fields = json.loads(body)
-        reference, amount, approved = (fields[name] for name in ("reference", "amount", "approved"))
-    except (ValueError, LookupError, TypeError):
-        raise BadInput(_("The body is not JSON.")) from None
-    return report_outcome(reference=str(reference), amount=amount, approved=approved)
+    """Apply a webhook; a repeated one changes nothing. Raise its errors and those of the report."""
+    return apply_report(report=Simulated().receive(body, {SIGNATURE: signature}))
 
 
 def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
@@ -68,6 +88,13 @@ def pay_at_once(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """
     if not approve(start_payment(order=order), also):
         raise InvalidTransition
+
+
+def _report(payment: Payment, state: State) -> Report:
+    amount = minor_units(payment.amount, payment.currency)
+    return Report(
+        reference=payment.reference, state=state, amount=amount, currency=payment.currency
+    )
 
 
 def _sign(body: bytes) -> str:
@@ -81,28 +108,8 @@ def pay(request: CustomerRequest, number: str) -> HttpResponse:
 
 
 @customer_form
-def start(request: CustomerRequest, number: str) -> HttpResponse:
-    """Start the payment, or continue an open one: 201 with JSON, or 303 to the payment provider."""
-    order = get_order(customer=request.user, number=number)
-    try:
-        url = reverse("gateway", args=[start_payment(order=order).reference])
-    except ShopError as error:
-        return refused(request, number, error)
-    return JsonResponse({"url": url}, status=201) if wants_json(request) else SeeOther(url)
-
-
-@customer_page
-def page(request: CustomerRequest, reference: str) -> HttpResponse:
-    """Let the customer choose the outcome of the payment; once decided, go back to the order."""
-    payment = get_payment(customer=request.user, reference=reference)
-    if not payment.is_open:
-        return redirect(payment.order)
-    return render(request, "lab/gateway.html", {"payment": payment, "now": timezone.now()})
-
-
-@customer_form
 def decide(request: CustomerRequest, reference: str) -> HttpResponse:
-    """Send the callbacks of the chosen outcome, then send the customer back to the order."""
+    """Send the webhooks of the chosen outcome, then send the customer back to the order."""
     payment = get_payment(customer=request.user, reference=reference)
     choice = request.POST.get("choice", "")
     if choice not in CHOICES:
@@ -112,18 +119,7 @@ def decide(request: CustomerRequest, reference: str) -> HttpResponse:
     return SeeOther(payment.order.get_absolute_url())
 
 
-@csrf_exempt
-@require_POST
-def called_back(request: HttpRequest) -> HttpResponse:
-    """Receive a callback; its signature is in X-Gateway-Signature."""
-    payment = receive(request.body, request.headers.get("X-Gateway-Signature", ""))
-    return JsonResponse({"reference": payment.reference, "status": payment.status})
-
-
 urlpatterns = [
     path("orders/<slug:number>/pay/", pay, name="pay"),
-    path("orders/<slug:number>/payment/", start, name="payment"),
-    path("gateway/<slug:reference>/", page, name="gateway"),
-    path("gateway/<slug:reference>/answer/", decide, name="gateway-answer"),
-    path("payments/callback/", called_back, name="payment-callback"),
+    path("payments/<slug:reference>/answer/", decide, name="gateway-answer"),
 ]

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_noop
 
 from devservers.programs import installed
 from loadtest.charts import timeline
+from loadtest.charts.source import diff
 from loadtest.game.levels import LEVELS
-from loadtest.history.source import diff
 from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export

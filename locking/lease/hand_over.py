@@ -28,7 +28,7 @@ class TakenOver(StoreLock):
         """Return the call that continues the grant."""
         owner, token = self._ticket["owner"], self._ticket["token"]
         take = partial(self.backend.take_over, claim, owner, token)
-        return Call(take, partial(self.backend.helper.run, take))
+        return take, partial(self.backend.helper.run, take), ()
 
     def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease with the policy of the ticket; see `StoreLock.hold`."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -23,14 +22,14 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
-from locking import metrics
+from locking import fork, metrics
 from locking.backends.base import Backend
 from locking.caller import current_caller, sync_to_async_call
 from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockLost, LockMisuse, LockUnavailable
-from locking.fork import ForkSafeLock, after_fork_in_child
+from locking.fork import after_fork_in_child
 from locking.lease.scope import CancelScope
-from locking.lease.steps import Call, Steps, arun, run
+from locking.lease.steps import Steps, arun, run
 from locking.lease.watchdog import Renewer
 from locking.names import check_ttl
 
@@ -39,8 +38,6 @@ logger = logging.getLogger("locking")
 OnLost: TypeAlias = "Callable[[Lease], object] | None"
 Ticket: TypeAlias = dict[str, Any]
 """A lease that was handed over, in values that JSON can represent."""
-
-_ending = ForkSafeLock()
 
 
 class State(Enum):
@@ -148,7 +145,9 @@ class Lease:
         """True if the watchdog extends the grant."""
         self.hold_until = math.inf if max_hold is None else self.granted_at + max_hold
         """Monotonic time at which the lease ends even if it is renewed."""
-        self._process = os.getpid()
+        self._process = fork.generation
+        self._endings = [self.state]
+        """Empty once the lease has ended: `pop` lets one of several threads end it."""
         if isinstance(claim.caller, weakref.ref):
             self.sync_call = sync_to_async_call()
 
@@ -222,22 +221,17 @@ class Lease:
 
     def leave(self) -> Steps[None]:
         """Undo one acquisition; see `release`."""
-        if self.state is State.HANDED_OVER or self._process != os.getpid():
+        if self.state is State.HANDED_OVER or self._process != fork.generation:
             self.table.discard(self)
-        elif self.count > 1:
+            return
+        if self.count > 1:
             self.count -= 1
             if not self.lost:
                 yield from self._record_depth()
-        else:
-            yield from self._free()
-
-    def _free(self) -> Steps[None]:
+            return
         known_lost = self._end()
         try:
-            yield Call(
-                partial(self.backend.release, self.claim, self.token),
-                partial(self.backend.arelease, self.claim, self.token),
-            )
+            yield self.backend.release, self.backend.arelease, (self.claim, self.token)
         except LockLost:
             self.mark_lost()
             raise
@@ -327,12 +321,9 @@ class Lease:
         self.table.renewer.reschedule(self)
 
     def _record_depth(self, depth: int | None = None) -> Steps[None]:
-        depth = self.count if depth is None else depth
+        args = self.claim, self.token, self.count if depth is None else depth
         try:
-            yield Call(
-                partial(self.backend.set_depth, self.claim, self.token, depth),
-                partial(self.backend.aset_depth, self.claim, self.token, depth),
-            )
+            yield self.backend.set_depth, self.backend.aset_depth, args
         except LockLost:
             self.mark_lost()
             raise
@@ -372,11 +363,12 @@ class Lease:
 
     def _become(self, state: State) -> bool:
         """End the lease in this state; return False if it has ended before."""
-        with _ending:  # the watchdog and the holder may notice the loss at once
-            if self.state is not State.HELD:
-                return False
-            self.state = state
-            return True
+        try:
+            self._endings.pop()
+        except IndexError:
+            return False
+        self.state = state
+        return True
 
     def forget(self) -> None:
         """Drop the lease in this process, without freeing the lock in the store."""

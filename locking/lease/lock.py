@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Literal, TypedDict, Unpack
 
 from locking import metrics
@@ -156,7 +155,7 @@ class Lock(ABC):
             return lease
         if self.until is None:
             # A task has no transaction: Django's are those of threads.
-            yield Call(partial(refuse_in_transaction, self.name), _nothing)
+            yield refuse_in_transaction, _nothing, (self.name,)
         return (yield from self.grant(caller, wait))
 
     def extend(self, ttl: float | None = None) -> None:
@@ -246,7 +245,7 @@ class Lock(ABC):
             logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
 
 
-async def _nothing() -> None:
+async def _nothing(_name: str) -> None:
     """Do nothing."""
 
 
@@ -308,16 +307,13 @@ class StoreLock(Lock):
             return self.hold(claim, grant, started)
         except BaseException:  # from a signal handler, or because no thread can be started
             with suppress(LockError):
-                yield Call(
-                    partial(self.backend.release, claim, claim.token),
-                    partial(self.backend.arelease, claim, claim.token),
-                )
+                yield self.backend.release, self.backend.arelease, (claim, claim.token)
             raise
 
     def request(self, claim: Claim, wait: float) -> Call:
         """Return the call whose result is a grant, or None."""
         backend = self.backend
-        return Call(partial(backend.acquire, claim, wait), partial(backend.aacquire, claim, wait))
+        return backend.acquire, backend.aacquire, (claim, wait)
 
     def claim(self, caller: object) -> Claim:
         """Return a new claim of the caller on this lock."""

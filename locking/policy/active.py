@@ -64,7 +64,7 @@ class Policy:
         return self.still_held is not None and name not in self.still_held
 
 
-def current(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
+def current(max_age: float | None = None, timeout: float | None = None) -> Policy:
     """Return the active policy, read at most `max_age` (default MAX_AGE) seconds ago.
 
     Raise LockUnavailable if it has to be read, and the database does not respond within `timeout`
@@ -79,7 +79,7 @@ def current(max_age: float | None = None, *, timeout: float | None = None) -> Po
     )
 
 
-async def acurrent(max_age: float | None = None, *, timeout: float | None = None) -> Policy:
+async def acurrent(max_age: float | None = None, timeout: float | None = None) -> Policy:
     """Return the active policy to a task, whose event loop goes on meanwhile; see `current`."""
     if not has_policy():
         return _fixed()

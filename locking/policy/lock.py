@@ -87,7 +87,7 @@ class PolicyLock(Lock):
             if left <= 0:
                 return Claim(name=self.name, ttl=wait, caller=caller)
             pause = min(DRAIN_PAUSE, left)
-            yield Call(partial(time.sleep, pause), partial(asyncio.sleep, pause))
+            yield time.sleep, asyncio.sleep, (pause,)
             max_age = DRAIN_PAUSE
 
     def holder_names(self) -> set[str]:
@@ -103,10 +103,7 @@ class PolicyLock(Lock):
 
 
 def _read(max_age: float | None, timeout: float | None) -> Call:
-    return Call(
-        partial(policy.current, max_age, timeout=timeout),
-        partial(active.acurrent, max_age, timeout=timeout),
-    )
+    return policy.current, active.acurrent, (max_age, timeout)
 
 
 def _read_timeout(deadline: float, wait: float) -> float | None:

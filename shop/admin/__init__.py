@@ -5,15 +5,18 @@ Prices, stock and orders are written once, through the services, and are read-on
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin import LargeTable, ReadOnlyAdmin
+from inventory.exceptions import OutcomeUnknown
+from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from shop.admin.sales import SaleAdmin
+from shop.errors import InvalidTransition, ShopError
 from shop.models import Order, Payment, RejectedReservation, Sale, User
+from shop.payments.service import refund_order
 
 admin.site.site_header = admin.site.site_title = _("Flash Sale")
 admin.site.register(Sale, SaleAdmin)
@@ -58,12 +61,37 @@ class _Listed(LargeTable, ReadOnlyAdmin):
 
 @admin.register(Order)
 class OrderAdmin(_Listed):
-    """Orders, read-only: customers and scheduled jobs change them."""
+    """Orders: customers and scheduled jobs change them, staff refund them."""
 
     list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
     list_filter = ("status", "created_at")
     search_fields = ("number", "sale__slug", "customer__username")
     shown_with = ("customer", "sale__product")
+    actions = ("refund",)
+
+    def has_refund_permission(self, request: HttpRequest) -> bool:
+        """Return True for staff who may change orders."""
+        return request.user.has_perm("shop.change_order")
+
+    @admin.action(description=_("Cancel and refund"), permissions=["refund"])
+    def refund(self, request: HttpRequest, orders: QuerySet[Order]) -> HttpResponse | None:
+        """Cancel the selected paid orders and refund them, once their number has been typed."""
+        chosen = list(orders.select_related("sale__product", "customer"))
+        name = chosen[0].number if len(chosen) == 1 else str(len(chosen))
+        asked = confirm(request, self, "admin/shop/order/refund.html", name=name, orders=chosen)
+        for order in chosen if asked is None else ():
+            try:
+                refund_order(order=order)
+            except (ShopError, OutcomeUnknown) as error:
+                problem = getattr(error, "title", _("No reply. Check the order and try again."))
+                if isinstance(error, InvalidTransition):
+                    problem = _("No payment that could be refunded.")
+                self.message_user(request, f"{order.number}: {problem}", messages.ERROR)
+            else:
+                self.log_change(request, order, "Cancelled and refunded.")
+                done = _("%s is cancelled, and its payment is being refunded.") % order.number
+                self.message_user(request, done, messages.SUCCESS)
+        return asked
 
 
 @admin.register(RejectedReservation)
@@ -79,7 +107,16 @@ class RejectedReservationAdmin(_Listed):
 class PaymentAdmin(_Listed):
     """Payments, read-only: the payment provider decides them."""
 
-    list_display = ("reference", "order", "amount", "status", "created_at", "closed_at")
+    list_display = (
+        "reference",
+        "order",
+        "amount",
+        "currency",
+        "status",
+        "created_at",
+        "closed_at",
+        "refunded_at",
+    )
     list_filter = ("status",)
-    search_fields = ("reference", "order__number")
+    search_fields = ("reference", "order__number", "provider_id")
     shown_with = ("order",)

@@ -32,7 +32,7 @@ from shop.administration.sale_management import (
 from shop.errors import Overloaded
 from shop.models import Sale
 from shop.sales.queries import create_sale
-from shop.templatetags.shop import zone
+from shop.templatetags.shop import money, zone
 
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))
@@ -91,7 +91,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         price, product = self.cleaned_data.get("price"), self.cleaned_data.get("product")
         product = product or getattr(self.instance, "product", None)
         if product and price and "price" in self.changed_data and price > product.price:
-            problem = _("The sale price is above the regular price of ¥%s.") % product.price
+            problem = _("The sale price is above the regular price of %s.") % money(product.price)
             self.add_error("price", problem)
         if self.instance.pk:
             for name in fixed_fields(sale=self.instance) & set(self.changed_data):

@@ -1,6 +1,6 @@
-"""Alerts: inconsistent stock, unwritten orders, a full Redis and a wrong clock.
+"""Alerts: inconsistent stock, unwritten orders, late refunds, a full Redis and a wrong clock.
 
-The web process that exports the metrics measures the last three: an alert must not depend on the
+The web process that exports the metrics measures all but the first: an alert must not depend on the
 worker whose end it reports.
 """
 
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from shop.administration.audit import StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
+from shop.payments.service import oldest_refund_seconds
 from shop.platform.cache import RefreshingCache
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
@@ -37,6 +38,10 @@ INCONSISTENT = _gauge(
 WAITING = _gauge(
     "shop_oldest_reservation_seconds",
     "Seconds for which the oldest reservation has waited for its order",
+)
+REFUND = _gauge(
+    "shop_oldest_refund_seconds",
+    "Seconds for which the oldest refund has waited for the payment provider",
 )
 MEMORY = _gauge(
     "shop_redis_memory_ratio",
@@ -80,6 +85,7 @@ def update_metrics() -> None:
         INCONSISTENT.set(len(_broken(found[1])))
     for gauge, measure in (
         (WAITING, _oldest_reservation),
+        (REFUND, oldest_refund_seconds),
         (MEMORY, store.memory_ratio),
         (CLOCK, _clock_difference),
     ):

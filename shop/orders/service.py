@@ -2,9 +2,10 @@
 
     pending -> paid
     pending -> cancelled | expired      and its units are released, exactly once
+    paid -> refunded                    and its units are released, exactly once
 
-Each transition is one conditional UPDATE: the transaction that changes the row from pending wins,
-every other one raises InvalidTransition.
+Each transition is one conditional UPDATE: the transaction that changes the row wins, every other
+one raises InvalidTransition.
 """
 
 import logging
@@ -103,6 +104,15 @@ def cancel_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     order.refresh_from_db(fields=["status", "closed_at"])
 
 
+def refund_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Cancel a paid order, release its units, and write `also` in the same transaction.
+
+    Raises the errors of `cancel_order`. After the end of the sale nobody can buy the units.
+    """
+    _close(order.sale, [order], Status.REFUNDED, also, since=Status.PAID)
+    order.refresh_from_db(fields=["status", "closed_at"])
+
+
 def expire_unpaid_orders(*, now: datetime | None = None, limit: int = 5000) -> int:
     """Expire pending orders whose time to pay is over, and return how many.
 
@@ -136,11 +146,15 @@ def _expire(sale: Sale, due: QuerySet[Order]) -> int:
 
 
 def _close(
-    sale: Sale, which: Iterable[Order], status: Status, also: Sequence[Statement] = ()
+    sale: Sale,
+    which: Iterable[Order],
+    status: Status,
+    also: Sequence[Statement] = (),
+    since: Status = Status.PENDING,
 ) -> int:
-    """Close pending orders and return their units, in one transaction; return their number.
+    """Close orders and return their units, in one transaction; return their number.
 
-    Raise InvalidTransition if one of them is no longer pending.
+    Raise InvalidTransition if the status of one of them is no longer `since`.
     """
     for _ in range(settings.MAX_ATTEMPTS):
         try:
@@ -151,7 +165,7 @@ def _close(
                         stock_id=sale.stock_id, orders=units, fence=fence_of(lease)
                     )
                     quotas = return_quotas(sale_id=sale.pk, orders=orders)
-                    commit([_end(orders, status), *also, quotas, *returned])
+                    commit([_end(orders, status, since), *also, quotas, *returned])
                     if sale.is_queued:
                         _release_in_redis(sale, orders)
                 return len(orders)
@@ -160,13 +174,13 @@ def _close(
     raise Overloaded
 
 
-def _end(orders: Sequence[Order], status: Status) -> Statement:
-    """Return the UPDATE that has to change every one of the orders from pending."""
+def _end(orders: Sequence[Order], status: Status, since: Status) -> Statement:
+    """Return the UPDATE that has to change every one of the orders from `since`."""
     now, ids = as_stored(Order, "closed_at", timezone.now()), [order.pk for order in orders]
     update = "UPDATE shop_order SET status = %s, closed_at = %s WHERE status = %s AND id IN "
     return Statement(
         f"{update}({', '.join(['%s'] * len(ids))})",
-        [status, now, Status.PENDING, *ids],
+        [status, now, since, *ids],
         if_unchanged=InvalidTransition,
         rows=len(ids),
     )

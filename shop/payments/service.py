@@ -1,41 +1,59 @@
 """Pay orders through a payment provider.
 
-The payment provider reports the outcome, which may arrive late, twice or never. In each case a
-payment ends in one state, and at most one payment pays an order.
+The provider reports the outcome, which may arrive late, twice or never. In each case a payment ends
+in one state, at most one payment pays an order, and money for an order that can no longer be paid
+is refunded.
 """
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from prometheus_client import Counter
 
 from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
-from shop.errors import BadInput, InvalidTransition, NotFound
+from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import Order, Payment, User
-from shop.orders.service import pay_order
+from shop.orders import service as orders
+from shop.payments.providers import (
+    ProviderRefusal,
+    ProviderUnavailable,
+    Report,
+    State,
+    can_pay,
+    provider,
+)
+from shop.platform.money import minor_units
+
+logger = logging.getLogger("shop")
 
 Status = Payment.Status
-
-
-def can_pay() -> bool:
-    """Return True if the shop has a payment provider."""
-    return settings.PAYMENT_PROVIDER not in ("", "none")
+MISMATCHES = Counter(
+    "shop_payment_mismatches_total", "Reports of payments whose amount or currency is not theirs"
+)
+TASK_SECONDS, BATCH = 40, 2000
+"""Time and number of payments after which a task leaves the others to its next run."""
 
 
 def start_payment(*, order: Order) -> Payment:
     """Return the open payment of an order, or a new one.
 
-    Raises InvalidTransition unless the order is payable.
+    Raises InvalidTransition unless the order is payable, and ProviderUnavailable.
     """
     if not order.is_payable:
         raise InvalidTransition
     payment = order.payments.first()
     if payment is None or not payment.is_open:
         deadline = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
-        payment = order.payments.create(amount=order.total, answer_by=min(deadline, order.pay_by))
+        payment = Payment(order=order, amount=order.total, answer_by=min(deadline, order.pay_by))
+        payment.provider_id = provider().start(payment)
+        payment.save()
     return payment
 
 
@@ -48,56 +66,136 @@ def get_payment(*, customer: User, reference: str) -> Payment:
     return payment
 
 
-def report_outcome(*, reference: str, amount: object, approved: object) -> Payment:
+def ask_provider(*, payment: Payment) -> Report:
+    """Apply what the provider says about a payment, and return it."""
+    report = provider().report(payment)
+    _refresh(payment, apply_report(report=report))
+    return report
+
+
+def apply_report(*, report: Report) -> Payment:
     """Apply what the payment provider reports; a repeated report changes nothing.
 
-    Raises NotFound for an unknown payment and BadInput for a wrong amount.
+    Raises NotFound for an unknown payment and BadInput for a wrong amount or currency.
     """
-    payment = Payment.objects.filter(reference=reference).first()
+    payment = Payment.objects.select_related("order").filter(reference=report.reference).first()
     if payment is None:
+        logger.error("Payment %s was reported, but does not exist", report.reference)
         raise NotFound
-    if type(approved) is not bool or amount != str(payment.amount):
+    expected = minor_units(payment.amount, payment.currency), payment.currency
+    if report.state != State.OPEN and (report.amount, report.currency) != expected:
+        MISMATCHES.inc()
+        logger.error("Payment %s is of %s, not of %s", payment, report, expected)
         raise BadInput(_("The amount is not that of the payment."))
-    if approved:
+    if report.state == State.PAID:
         approve(payment)
-    else:
-        _decline(payment)
-    payment.refresh_from_db(fields=["status", "closed_at"])
+    elif report.state == State.CLOSED:
+        _end(payment, Status.DECLINED)
+    _refresh(payment, payment)
     return payment
 
 
-def time_out_payments(*, now: datetime | None = None) -> int:
-    """Close payments without a callback in time, and return how many."""
-    now = now or timezone.now()
-    late = Payment.objects.filter(status=Status.STARTED, answer_by__lte=now)
-    return late.update(status=Status.TIMED_OUT, closed_at=now)
+def time_out_payments() -> int:
+    """Close payments without a webhook in time and those of closed orders; return how many.
+
+    The provider is asked first: a payment of which it did not report is approved or refunded.
+    """
+    running = {"order__status": Order.Status.PENDING, "answer_by__gt": timezone.now()}
+    return _each(Payment.objects.filter(status=Status.STARTED).exclude(**running), _time_out)
+
+
+def refund_payments() -> int:
+    """Ask the provider for every refund that it has not confirmed; return how many it confirms."""
+    return _each(Payment.objects.filter(status=Status.REFUNDING), _refund)
+
+
+def refund_order(*, order: Order) -> None:
+    """Cancel a paid order, release its units and refund its payment.
+
+    Raises InvalidTransition unless a payment paid the order, and the errors of `cancel_order`.
+    """
+    now = as_stored(Payment, "refund_started_at", timezone.now())
+    claim = Statement(
+        "UPDATE shop_payment SET status = %s, refund_started_at = %s"
+        " WHERE order_id = %s AND status = %s",
+        [Status.REFUNDING, now, order.pk, Status.APPROVED],
+        if_unchanged=InvalidTransition,
+    )
+    orders.refund_order(order=order, also=[claim])
+
+
+def oldest_refund_seconds() -> float:
+    """Return for how many seconds the oldest refund has waited for the provider."""
+    waiting = Payment.objects.filter(status=Status.REFUNDING).order_by("refund_started_at")
+    started_at = waiting.values_list("refund_started_at", flat=True).first()
+    return (timezone.now() - started_at).total_seconds() if started_at else 0.0
 
 
 def approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
-    """Pay the order, or refund the payment if the order is closed or the approval is late.
+    """Pay the order, or refund the payment if the order can no longer be paid.
 
     Return True if this call paid the order; otherwise `also` was not written, even if an earlier
     call approved the payment.
     """
     reach("payment.approve")
     now = timezone.now()
-    stored = as_stored(Payment, "closed_at", now)
     claim = Statement(
         "UPDATE shop_payment SET status = %s, closed_at = %s"
-        " WHERE id = %s AND status = %s AND answer_by > %s",
-        [Status.APPROVED, stored, payment.pk, Status.STARTED, stored],
+        " WHERE id = %s AND status IN (%s, %s, %s)",
+        [Status.APPROVED, as_stored(Payment, "closed_at", now), payment.pk, *Payment.UNPAID],
         if_unchanged=InvalidTransition,
     )
     try:
-        pay_order(order=payment.order, also=[claim, *also])
+        orders.pay_order(order=payment.order, also=[claim, *also])
     except InvalidTransition:
-        unpaid = Payment.objects.filter(pk=payment.pk).exclude(status__in=Payment.PAID)
-        unpaid.update(status=Status.REFUNDED, closed_at=now)
+        unpaid = Payment.objects.filter(pk=payment.pk, status__in=Payment.UNPAID)
+        unpaid.update(status=Status.REFUNDING, closed_at=now, refund_started_at=now)
         return False
     return True
 
 
-def _decline(payment: Payment) -> None:
-    now = timezone.now()
-    waiting = Payment.objects.filter(pk=payment.pk, status=Status.STARTED, answer_by__gt=now)
-    waiting.update(status=Status.DECLINED, closed_at=now)
+def _end(payment: Payment, status: Status) -> int:
+    waiting = Payment.objects.filter(pk=payment.pk, status=Status.STARTED)
+    return waiting.update(status=status, closed_at=timezone.now())
+
+
+def _refresh(payment: Payment, by: Payment) -> None:
+    by.refresh_from_db(fields=["status", "closed_at"])
+    payment.status, payment.closed_at = by.status, by.closed_at
+
+
+def _time_out(payment: Payment) -> int:
+    try:
+        report = provider().close(payment)
+        if report.state == State.OPEN:  # its bank is still deciding
+            return 0
+        if report.state == State.PAID:
+            apply_report(report=report)
+            return 1
+    except (BadInput, NotFound):  # both are logged
+        pass
+    return _end(payment, Status.TIMED_OUT)
+
+
+def _refund(payment: Payment) -> int:
+    if not provider().refund(payment):
+        return 0
+    refunding = Payment.objects.filter(pk=payment.pk, status=Status.REFUNDING)
+    return refunding.update(status=Status.REFUNDED, refunded_at=timezone.now())
+
+
+def _each(payments: QuerySet[Payment], step: Callable[[Payment], int]) -> int:
+    """Take a step with each payment, oldest first; one that the provider refuses is passed over."""
+    done, until = 0, time.monotonic() + TASK_SECONDS
+    for payment in payments.order_by("pk")[:BATCH] if can_pay() else ():
+        if time.monotonic() > until:
+            break
+        try:
+            done += step(payment)
+        except (ProviderRefusal, NotFound) as error:
+            logger.error("Payment %s: %r", payment, error)
+        except ProviderUnavailable:
+            break
+        except ShopError as error:
+            logger.warning("Payment %s: %r", payment, error)
+    return done

@@ -245,6 +245,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
     "audit-stock": {"task": "shop.tasks.audit_stock", "schedule": 60.0},
     "time-out-payments": {"task": "shop.tasks.time_out_payments", "schedule": 5.0},
+    "refund-payments": {"task": "shop.tasks.refund_payments", "schedule": 5.0},
     "sweep-dead-locks": {"task": "locking.jobs.tasks.sweep_dead_locks", "schedule": 600.0},
     "resend-unfinished-runs": {
         "task": "locking.jobs.tasks.resend_unfinished_runs",
@@ -344,10 +345,20 @@ HEARTBEAT_FILE = env.str("HEARTBEAT_FILE", default="")
 check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
-PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
-"""Seconds that the payment provider may take to approve or decline."""
+CURRENCY = env.str("CURRENCY", default="CNY")
+"""ISO code of the currency of all prices, one of `shop.platform.money.SIGNS`."""
+PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=600)
+"""Seconds after which the provider is asked about a payment, which then ends."""
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="")
-""""none": orders cannot be paid online; so without a value, which `check --deploy` reports."""
+"""A key of PAYMENT_PROVIDERS, or "none": orders cannot be paid online. Production needs a value."""
+PAYMENT_PROVIDERS = {"stripe": "shop.payments.stripe.Stripe"}
+STRIPE_SECRET_KEY = env.str("STRIPE_SECRET_KEY", default="")
+STRIPE_PUBLISHABLE_KEY = env.str("STRIPE_PUBLISHABLE_KEY", default="")
+STRIPE_WEBHOOK_SECRET = env.str("STRIPE_WEBHOOK_SECRET", default="")
+STRIPE_TIMEOUT = env.float("STRIPE_TIMEOUT", default=3.0)
+"""Seconds for which one of two attempts of a call waits for Stripe."""
+STRIPE_API_URL = env.str("STRIPE_API_URL", default="https://api.stripe.com")
+STRIPE_SCRIPT_URL = env.str("STRIPE_SCRIPT_URL", default="https://js.stripe.com/v3/")
 
 LOGGING = {
     "version": 1,

@@ -14,11 +14,11 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.server_check import server_problem
+from shop.platform.money import SIGNS
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32
-PROVIDERS = ("", "none")
-"""Values of PAYMENT_PROVIDER that production accepts."""
+STRIPE_KEYS = ("STRIPE_SECRET_KEY", "STRIPE_PUBLISHABLE_KEY", "STRIPE_WEBHOOK_SECRET")
 
 
 def _is_weak(secret: str) -> bool:
@@ -48,24 +48,31 @@ def check_production(**kwargs: Any) -> list[CheckMessage]:
         "E006": settings.SEED_PASSWORD
         and _is_guessable(settings.SEED_PASSWORD)
         and "SEED_PASSWORD is the demo's published password, short, common or a number.",
-        "E008": settings.PAYMENT_PROVIDER not in PROVIDERS
-        and "PAYMENT_PROVIDER is not 'none': customers could mark their orders as paid.",
+        "E008": settings.PAYMENT_PROVIDER not in {"none", *settings.PAYMENT_PROVIDERS}
+        and "PAYMENT_PROVIDER names no payment provider. To run the shop without, set it to none.",
+        "E009": settings.PAYMENT_PROVIDER == "simulated"
+        and "PAYMENT_PROVIDER is simulated: customers could mark their orders as paid.",
+        "E010": settings.PAYMENT_PROVIDER == "stripe" and _stripe_problem(),
+        "E011": settings.CURRENCY not in SIGNS and f"CURRENCY is not one of {', '.join(SIGNS)}.",
     }
     return [Error(why, id=f"shop.{number}") for number, why in wrong.items() if why]
 
 
+def _stripe_problem() -> str:
+    if missing := [name for name in STRIPE_KEYS if not getattr(settings, name)]:
+        return f"{', '.join(missing)}: Stripe needs it. See docs/how-to/take-payments.md."
+    urls = settings.STRIPE_API_URL, settings.STRIPE_SCRIPT_URL
+    if not all(url.startswith("https://") for url in urls):
+        return "STRIPE_API_URL or STRIPE_SCRIPT_URL is not https://: others could take the money."
+    return ""
+
+
 @register(Tags.security, deploy=True)
 def check_payments(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about a missing payment provider unless PAYMENT_PROVIDER says that it is intended."""
-    if settings.PAYMENT_PROVIDER:
+    """Warn about Stripe's test mode, in which no money moves."""
+    if settings.PAYMENT_PROVIDER != "stripe" or "_test_" not in settings.STRIPE_SECRET_KEY:
         return []
-    return [
-        Warning(
-            "No payment provider is configured: customers can order, but not pay.",
-            hint="Set PAYMENT_PROVIDER=none if the shop is to run without online payment.",
-            id="shop.W002",
-        )
-    ]
+    return [Warning("STRIPE_SECRET_KEY is a test key: no money moves.", id="shop.W002")]
 
 
 @register(Tags.caches, deploy=True)

@@ -7,6 +7,7 @@ from shop.settings.base import (
     CELERY_BEAT_SCHEDULE,
     CELERY_IMPORTS,
     INSTALLED_APPS,
+    PAYMENT_PROVIDERS,
     env,
     install_waiting_room,
 )
@@ -22,7 +23,9 @@ CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,
     "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},
 }
+PAYMENT_PROVIDERS = {**PAYMENT_PROVIDERS, "simulated": "loadtest.web.gateway.Simulated"}
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="simulated")
 """The customer chooses the outcome, so production refuses it."""
+PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
 """Runs of the lab's preset per address, for visitors who may not run load tests."""

@@ -1,14 +1,17 @@
 """Template filters for times and prices, and parts that all viewers of a page share."""
 
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 
 from django import template
+from django.conf import settings
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from shop.models import Sale
+from shop.platform.money import with_sign
 from shop.platform.shared_pages import fragment
 
 register = template.Library()
@@ -38,6 +41,15 @@ def shared(parser: template.base.Parser, token: template.base.Token) -> SharedNo
     nodelist = parser.parse(("endshared",))
     parser.delete_first_token()
     return SharedNode(values, nodelist)
+
+
+@register.filter
+def money(amount: Decimal) -> str:
+    """Return a price with the sign of the shop's currency."""
+    return with_sign(amount, settings.CURRENCY)
+
+
+register.filter("sign", with_sign)
 
 
 @register.filter

@@ -10,7 +10,7 @@ from locking import LockError, policy
 from locking.policy import Policy
 from shop.administration import alerts
 from shop.orders.service import next_deadline
-from shop.payments.service import can_pay
+from shop.payments.providers import can_pay
 from shop.platform.deadline import current_deadline
 
 

@@ -16,6 +16,8 @@ from locking.models import IdempotencyKey
 from shop.errors import InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order
 from shop.orders.service import cancel_order, get_order, orders_of
+from shop.payments.providers import can_pay, provider
+from shop.platform.headers import allow
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther, key_of
 
@@ -35,7 +37,7 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
     order = get_order(customer=request.user, number=number)
     if wants_json(request):
         return JsonResponse({**order.receipt, "status": order.status})
-    return render(request, "shop/order.html", _order_context(order))
+    return allow_payment(render(request, "shop/order.html", _order_context(order)))
 
 
 @customer_form
@@ -73,10 +75,17 @@ def refused(request: CustomerRequest, number: str, error: ShopError, key: str = 
     if wants_json(request):
         raise error
     order = get_order(customer=request.user, number=number)
-    return answer(request, error, page="shop/order.html", context=_order_context(order, key))
+    context = _order_context(order, key)
+    return allow_payment(answer(request, error, page="shop/order.html", context=context))
+
+
+def allow_payment(response: HttpResponse) -> HttpResponse:
+    """Allow the page of an order or a payment what the payment provider needs."""
+    return allow(response, provider().sources, provider().features) if can_pay() else response
 
 
 def _order_context(order: Order, key: str = "") -> dict[str, Any]:
     """Return the context of the order page; `key` is that of a form that may be sent again."""
-    context = {"order": order, "payment": order.payments.first(), "now": timezone.now()}
-    return {**context, "key": key or str(uuid.uuid4())}
+    payments = list(order.payments.all())
+    context = {"order": order, "payments": payments, "payment": next(iter(payments), None)}
+    return {**context, "now": timezone.now(), "key": key or str(uuid.uuid4())}

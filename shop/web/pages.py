@@ -24,7 +24,7 @@ from shop.catalogue.page_cache import (
 from shop.errors import STORE_ERRORS
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
-from shop.payments.service import can_pay
+from shop.payments.providers import can_pay
 from shop.platform import shared_pages
 from shop.purchase import tokens
 from shop.purchase.admission import gate_page

@@ -25,7 +25,7 @@ PAGES = {
     "bought": "/sales/speaker/",
     "orders": "/orders/",
     "order": "/orders/{order}/",
-    "gateway": "/gateway/{payment}/",
+    "gateway": "/payments/{payment}/",
     "sign-up": "/accounts/sign-up/",
     "sign-in": "/accounts/sign-in/",
     "profile": "/accounts/profile/",

@@ -42,6 +42,8 @@ def _check_command(words: list[str]) -> None:
             _manage(name, arguments)
         case "python", ["-m", "pytest", *paths]:
             _files_exist(paths)
+        case "python", ["-m", module, *_]:
+            _files_exist([module.replace(".", "/") + ".py"])
         case "python", [script, *_]:
             _files_exist([script])
         case "pip", ["install", *packages]:

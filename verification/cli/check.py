@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 from loadtest.kernel.params import PlanError, add_numbers, keep_within
 from loadtest.kernel.terminal import Terminal
 from verification.histories.linearizability import BUDGET, BadHistory, Operation, check

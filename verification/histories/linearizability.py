@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 
 BUDGET = 20_000_000
 """Steps after which a check ends undecided: about a minute."""

@@ -9,7 +9,7 @@ from django.db import connection
 
 from inventory import stock
 from inventory.exceptions import InventoryError
-from loadtest.history.recorder import Event, Recorder
+from loadtest.kernel.history import Event, Recorder
 from locking.backends.base import Backend
 from locking.claims import Claim, Grant
 from locking.exceptions import LockLost

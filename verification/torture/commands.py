@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.lease import Lock

@@ -19,7 +19,7 @@ from devservers.faults.standby import Standby
 from devservers.faults.waiting import FaultFailed, until
 from devservers.postgresql import HELLO
 from devservers.process import process_state
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from verification.torture.catalogue import OF_PROCESSES, ON_LINKS
 from verification.torture.plan import ALL, EVERY, Fault
 from verification.torture.stores import CONNECTIONS, Stores

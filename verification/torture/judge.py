@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.history import checker
-from loadtest.history.checker import Promise
-from loadtest.history.recorder import Event, history
+from loadtest.kernel import judges
+from loadtest.kernel.history import Event, history
+from loadtest.kernel.judges import Run
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
 from shop.reservations.store import FILL_TIMEOUT
@@ -107,8 +107,8 @@ def judge(plan: Plan, folder: Path) -> Judgement:
     if fences and (fenced := FENCED.get(plan.workload)):
         found.linearizable("fencing", events, fenced)
         if plan.workload != "reentrant":
-            tokens = checker.check(events, None, Promise(exclusive=False)).breaches
-            found.violations += [f"fencing: {breach}" for breach in tokens]
+            wrong = judges.judge(Run(events), judges.tokens)
+            found.violations += [f"fencing: {one}" for one in wrong]
     if plan.workload == "fenced":
         found.violations += lost_writes(events, folder / REGISTER)
     return found

@@ -16,7 +16,7 @@ from typing import Any
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import WorkerProcess
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from loadtest.kernel.topology import private_environ
 from verification.torture.catalogue import ALIAS, OTHER
 from verification.torture.faults import Injector

@@ -21,10 +21,9 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, close_old_connections, connections
 from django.http import HttpResponse
 
-from loadtest.history.recorder import Recorder, dump
+from loadtest.kernel.history import Recorder, dump
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
-from shop.administration.audit import audit_sale
 from shop.errors import STORE_ERRORS, ShopError
 from shop.models import Order, RejectedReservation, Sale, User, digest
 from shop.orders.service import cancel_order, pay_order
@@ -93,13 +92,14 @@ def _unsold(name: str) -> str:
 def facts(name: str) -> dict[str, Any]:
     """Return the rows of a sale and the result of its audit."""
     sale = Sale.objects.select_related("stock").get(slug=name)
-    audit, rows = audit_sale(sale=sale), dump(sale)
+    rows = dump(sale)
+    audit = rows.audit
     breaches = list(audit.breaches)
     if audit.reserved or audit.drift:
         breaches.append(f"{audit.reserved} units are reserved in Redis, the drift is {audit.drift}")
     rejected = RejectedReservation.objects.filter(sale=sale).values_list("number", "reason")
     found = {"id": sale.pk, "breaches": breaches, "rejected": dict(rejected)}
-    return found | {"stocked": rows.stocked, "limit": rows.limit, "orders": rows.orders}
+    return found | {"stocked": audit.initial, "limit": rows.limit, "orders": rows.orders}
 
 
 class Shopping(Work):

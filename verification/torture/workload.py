@@ -21,7 +21,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, connections
 
-from loadtest.history.recorder import Recorder, nanoseconds
+from loadtest.kernel.history import Recorder, nanoseconds
 from locking import LockError, LockLost, LockUnavailable
 from locking import locks as handler
 from locking.lease import Lease, Lock, State, TakenOver

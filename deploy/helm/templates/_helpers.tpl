@@ -76,6 +76,13 @@ topologySpreadConstraints:
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: SECRET_KEY}}
 - name: SECRET_KEY_FALLBACKS
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: SECRET_KEY_FALLBACKS, optional: true}}
+- {name: CURRENCY, value: {{ .Values.currency | quote }}}
+- name: STRIPE_SECRET_KEY
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: STRIPE_SECRET_KEY, optional: true}}
+- name: STRIPE_PUBLISHABLE_KEY
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: STRIPE_PUBLISHABLE_KEY, optional: true}}
+- name: STRIPE_WEBHOOK_SECRET
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: STRIPE_WEBHOOK_SECRET, optional: true}}
 - {name: ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" .Values.host | quote }}}
 - {name: CSRF_TRUSTED_ORIGINS, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
 {{- /* URLs may contain $(MYSQL_PASSWORD) and $(REDIS_PASSWORD). */}}

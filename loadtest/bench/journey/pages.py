@@ -167,7 +167,7 @@ class World:
         start = [(one, reverse("payment", args=[order.number])) for one, order in orders]
         yield "start of the payment", [post(*form) for form in start]
         payments = [(one, [order.payments.get().reference]) for one, order in orders]
-        yield "payment page", [get(reverse("gateway", args=args), one) for one, args in payments]
+        yield "payment page", [get(reverse("payment-page", args=ref), one) for one, ref in payments]
         answer = [(one, reverse("gateway-answer", args=args)) for one, args in payments]
         yield "end of the payment", [post(*form, choice="approve") for form in answer]
         yield "paid order", pages

@@ -24,7 +24,7 @@ from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, remove_accounts, sign_out
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
 from loadtest.load.sale import open_sale, remove_sale
-from loadtest.load.verdict import percentile, verdict_of
+from loadtest.load.verdict import percentile, sold_verdict
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
 from shop.models import Sale
@@ -219,8 +219,7 @@ def _audit_when_written(sale: Sale, winners: int) -> StockAudit:
 
 def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:
     wanted = min(asked.stock, asked.buyers)
-    verdict: str
-    verdict, why = verdict_of(audit, wanted=wanted, confirmed=report["winners"])
+    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=report["winners"])
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:
         verdict, why = "slow", "; ".join(slow)

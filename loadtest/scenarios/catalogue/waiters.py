@@ -14,7 +14,7 @@ from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import until
 from loadtest.bench.services import mntr
-from loadtest.history.recorder import Recorder
+from loadtest.kernel.history import Recorder
 from loadtest.scenarios.scenario import Facts, scenario
 from loadtest.scenarios.steps import LOCK
 from loadtest.scenarios.testbed import REDIS, ZOOKEEPER, Testbed

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from loadtest.charts import timeline
 from loadtest.charts.axis import LEFT, RIGHT
-from loadtest.charts.timeline_data import SECOND
+from loadtest.kernel.history import SECOND
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -15,8 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def misplaced(svg: str) -> list[str]:
     """Return what is more than a pixel from its linear time, magnified or not."""
     found = []
-    tree = ElementTree.fromstring(svg)  # noqa: S314 - our own
-    panels = [one for one in tree.iter() if one.get("data-length")]
+    panels = [one for one in parse(svg).iter() if one.get("data-length")]
     assert panels, "the chart has an axis"
     for panel in panels:
         first, length = int(panel.get("data-first", 0)), int(panel.get("data-length", 0))
@@ -28,35 +27,23 @@ def misplaced(svg: str) -> list[str]:
     return found
 
 
-def misnumbered(events: list[dict[str, Any]]) -> list[str]:
-    """Return the grants that, after any of the events, are shown with a number that does not grow.
-
-    After a forced switch, a late grant of the old lock is older than those of the new one.
-    """
-    found = []
-    for count in range(1, len(events) + 1):
-        latest, stores = 0, list[str]()
-        for lease in timeline.read({"events": events[:count]}).leases:
-            if lease.store not in stores:
-                stores.append(lease.store)
-            number = int(lease.token.removeprefix("#") or latest + 1)
-            if lease.store == stores[-1] and number <= latest:
-                found.append(f"event {count}: {lease.holder} has {lease.token} after #{latest}")
-            latest = max(latest, number)
-    return found
+def contradictions(events: list[dict[str, Any]]) -> list[str]:
+    """Return those of the leases shown after any of the events."""
+    shown = (timeline.read({"events": events[:count]}) for count in range(1, len(events) + 1))
+    return [found for data in shown for found in data.contradictions()]
 
 
 def event(at: float, actor: str, do: str, type: str = "", **fields: Any) -> dict[str, Any]:
-    said = {"t": round(at * SECOND), "actor": actor, "do": do, "type": type, "id": 1, **fields}
-    if do in ("acquire", "release"):
+    said = {"t": round(at * SECOND), "actor": actor, "do": do, "type": type, "id": 1}
+    if do in ("acquire", "release", "lost"):
         said |= {"name": "sale:1", "owner": f"owner of {actor}", "backend": "redis"}
     if type == "ok" and do == "acquire":
         said |= {"token": 7, "deadline": round((at + 1) * SECOND)}
-    return said
+    return said | fields
 
 
-def paused(*, is_repaired: bool = False) -> dict[str, Any]:
-    """A is paused from 0.2 s to 2.2 s, B holds from 1.1 s to 1.6 s."""
+def paused(*, is_repaired: bool = False, **tokens: int) -> dict[str, Any]:
+    """A is paused from 0.2 s to 2.2 s, B holds from 1.1 s to 1.6 s; `tokens` are those of each."""
     end = "fail" if is_repaired else "ok"
     error = {"error": "StaleFence"} if is_repaired else {"quantity": 0}
     events = [
@@ -74,8 +61,10 @@ def paused(*, is_repaired: bool = False) -> dict[str, Any]:
         event(2.3, "buyer A", "write", end, **error),
         event(2.4, "buyer A", "release", "invoke"),
     ]
-    facts = {"stock": 1}
-    return {"guard": "<redis>", "is_repaired": is_repaired, "facts": facts, "events": events}
+    for one in events:
+        if tokens and (one["do"], one["type"]) in (("acquire", "ok"), ("read", "ok")):
+            one["token"] = tokens[one["actor"][-1]]
+    return {"guard": "<redis>", "is_repaired": is_repaired, "facts": {"stock": 1}, "events": events}
 
 
 def parse(svg: str) -> ElementTree.Element:

@@ -11,7 +11,7 @@ import pytest
 from devservers.faults.waiting import until
 from loadtest.game import client
 from loadtest.game.levels import LEVELS, LOCKED, STOPS, WITHDRAW
-from tests.loadtest.charts.drawn import misnumbered
+from tests.loadtest.charts.drawn import contradictions
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 ORDERS = {
@@ -40,7 +40,7 @@ def run(game: UUID, order: str) -> dict[str, Any]:
         verbs = next(one["verbs"] for one in state["buyers"] if one["name"] == buyer)
         if verbs.get(verb or "step"):
             state = client.ask(game, "act", buyer=buyer, verb=verb or "step", turn=state["turn"])
-            assert misnumbered(state["events"]) == []
+            assert contradictions(state["events"]) == []
     return state
 
 

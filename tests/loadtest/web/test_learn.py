@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from loadtest.history.source import Excerpt, diff
+from loadtest.charts.source import Excerpt, diff
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, Step

@@ -17,7 +17,7 @@ def backend(settings, monkeypatch) -> ScriptedBackend:
     """Provide one backend, and a policy that needs no database."""
     settings.LOCKS = {"only": {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.02}}
 
-    def in_force(max_age: float = 1.0, *, timeout: float | None = None) -> policy.Policy:
+    def in_force(max_age: float = 1.0, timeout: float | None = None) -> policy.Policy:
         return policy.Policy(backend="only", mode="unchecked", epoch=3, read_at=clock())
 
     monkeypatch.setattr(policy, "current", in_force)
@@ -98,7 +98,7 @@ def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
     """Such as Ctrl-C or Celery's soft time limit before the policy is checked again."""
     reads = iter([policy.current()])
 
-    def interrupted(max_age: float = 1.0, *, timeout: float | None = None):
+    def interrupted(max_age: float = 1.0, timeout: float | None = None):
         for read in reads:
             return read
         raise KeyboardInterrupt

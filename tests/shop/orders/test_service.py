@@ -198,11 +198,11 @@ def test_unwritable_row_does_not_delay_other_sales(sale, monkeypatch, settings) 
     other, tried = a_sale(), []
     an_order(other, overdue=True)
 
-    def end_or_fail(closed: list[Order], status: str) -> Statement:
+    def end_or_fail(closed: list[Order], *change: str) -> Statement:
         if closed[0].sale_id == sale.pk:
             tried.append(closed)
             raise OperationalError(1205, "Lock wait timeout exceeded")
-        return end(closed, status)
+        return end(closed, *change)
 
     end = orders._end
     monkeypatch.setattr(orders, "_end", end_or_fail)

@@ -17,12 +17,12 @@ from devservers import Redis, start_all, stop_all
 from devservers.faults.clock import Clock
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
-from loadtest.history.checker import Promise
-from loadtest.history.recorder import Event, dump, history
+from loadtest.kernel.history import Event, dump, history
+from loadtest.kernel.judges import Promise, Run, facts
 from locking import locks
 from shop.models import Sale
 from shop.sales.stock_lock import lock_name
-from tests.fault_rows import audit_sale, check
+from tests.fault_rows import audit_sale, judge
 from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 
@@ -92,9 +92,10 @@ def overlap(
         audit = audit_sale(sale=sale)
         assert (audit.oversold, audit.ok) == (int(is_naive), not is_naive), strategy
         events = history_of(sale, customers, first.folder)
-        findings = check(events, dump(sale), Promise(exclusive=False, fencing=has_token))
-        assert findings.ok == (not is_naive), findings.breaches
-        assert findings.facts["overlaps"], "XF: only one believed that it held the lock"
+        run = Run(events, dump(sale), Promise(exclusive=False, fencing=has_token))
+        found = judge(run)
+        assert bool(found) == is_naive, found
+        assert facts(run)["overlaps"], "XF: only one believed that it held the lock"
         refused = {"naive": 0, "fenced": 1, "conditional": int(has_token)}[strategy]
         assert audit.stale_writes_refused == refused, strategy
 

@@ -41,9 +41,9 @@ LAB_ONLY = (
     "/lab/",
     "/orders/x/pay/",
     "/orders/x/payment/",
-    "/gateway/x/",
-    "/gateway/x/answer/",
-    "/payments/callback/",
+    "/payments/x/",
+    "/payments/x/answer/",
+    "/payments/webhook/",
 )
 
 
@@ -112,7 +112,7 @@ def test_demo_secrets_prevent_the_start() -> None:
     done = manage("shell", "-c", "print('started')", **changes)
     assert done.returncode == 1
     assert "started" not in done.stdout
-    for number in ("E001", "E008"):
+    for number in ("E001", "E008", "E009"):
         assert f"shop.{number}" in done.stderr
 
 
@@ -128,14 +128,27 @@ def test_demo_secrets_prevent_the_start() -> None:
         ("SEED_PASSWORD", DEMO_PASSWORD, "E006"),
         ("SEED_PASSWORD", "demo", "E006"),
         ("SEED_PASSWORD", "password1", "E006"),
-        ("PAYMENT_PROVIDER", "simulated", "E008"),
+        ("PAYMENT_PROVIDER", "", "E008"),
+        ("PAYMENT_PROVIDER", "paypal", "E008"),
+        ("PAYMENT_PROVIDER", "simulated", "E009"),
+        ("STRIPE_SECRET_KEY", "", "E010"),
+        ("STRIPE_WEBHOOK_SECRET", "", "E010"),
+        ("STRIPE_API_URL", "http://localhost:8420", "E010"),
+        ("CURRENCY", "XXX", "E011"),
     ],
 )
 def test_insecure_setting_is_reported(setting: str, value: object, number: str) -> None:
     good = {
         "SECRET_KEY": GOOD["SECRET_KEY"],
         "SECRET_KEY_FALLBACKS": [],
-        "PAYMENT_PROVIDER": "",
+        "PAYMENT_PROVIDER": "stripe",
+        "PAYMENT_PROVIDERS": {"stripe": "", "simulated": ""},
+        "STRIPE_SECRET_KEY": "sk_live_x",
+        "STRIPE_PUBLISHABLE_KEY": "pk_live_x",
+        "STRIPE_WEBHOOK_SECRET": "whsec_x",
+        "STRIPE_API_URL": "https://api.stripe.com",
+        "STRIPE_SCRIPT_URL": "https://js.stripe.com/v3/",
+        "CURRENCY": "CNY",
         "DEBUG": False,
         "DATABASES": {"default": {"ENGINE": "django.db.backends.mysql"}},
         "ALLOWED_HOSTS": ["shop.example"],
@@ -188,11 +201,30 @@ def test_fallbacks_come_from_the_environment() -> None:
     assert "[]" in manage("shell", "-c", code, SECRET_KEY_FALLBACKS="").stdout
 
 
+STRIPE = {
+    "PAYMENT_PROVIDER": "stripe",
+    "STRIPE_SECRET_KEY": "sk_test_x",
+    "STRIPE_PUBLISHABLE_KEY": "pk_test_x",
+    "STRIPE_WEBHOOK_SECRET": "whsec_x",
+}
+
+
 @pytest.mark.parametrize(
-    ("variable", "warning"), [("CACHE_URL", "W001"), ("PAYMENT_PROVIDER", "W002")]
+    ("changes", "warning"), [({"CACHE_URL": ""}, "W001"), (STRIPE, "W002")], ids=["W001", "W002"]
 )
-def test_missing_setting_warns_and_does_not_prevent_the_start(variable: str, warning: str) -> None:
-    done = manage("check", "--deploy", "--fail-level", "WARNING", **{variable: ""})
+def test_warning_does_not_prevent_the_start(changes: dict[str, str], warning: str) -> None:
+    done = manage("check", "--deploy", "--fail-level", "WARNING", **changes)
     assert done.returncode == 1
     assert f"shop.{warning}" in done.stderr
-    assert "started" in manage("shell", "-c", "print('started')", **{variable: ""}).stdout
+    assert "started" in manage("shell", "-c", "print('started')", **changes).stdout
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_hsts_covers_the_domain_only_on_request(value: str) -> None:
+    code = (
+        "from django.conf import settings as s;"
+        "print(s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD)"
+    )
+    changes = {"HSTS_INCLUDE_SUBDOMAINS": value, "HSTS_PRELOAD": value}
+    done = manage("shell", "-v0", "-c", code, **changes)
+    assert done.stdout.split() == [str(value == "1")] * 2, done.stderr

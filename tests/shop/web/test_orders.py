@@ -16,7 +16,7 @@ from django.utils import timezone
 from loadtest.web.gateway import pay_at_once
 from shop.models import Order, Payment, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
-from shop.payments.service import start_payment
+from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
 from tests.shop import purchases
 from tests.shop.making import a_sale, buy, signed_in
@@ -58,6 +58,11 @@ def expire(order: Order) -> None:
     assert expire_unpaid_orders() == 1
 
 
+def refund(order: Order) -> None:
+    pay_at_once(order=order)
+    refund_order(order=order)
+
+
 STATES = {
     "unpaid": (lambda order: None, "Reserved for you.", ("Paid not yet", False)),
     "paying": (
@@ -77,6 +82,7 @@ STATES = {
         ("✕ Expired", True),
     ),
     "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
+    "refunded": (refund, "This order was cancelled and refunded", ("↩ Refunded", True)),
 }
 
 
@@ -111,7 +117,8 @@ SAID = {
     Payment.Status.DECLINED: "You haven't been charged.",
     Payment.Status.STARTED: "If you're charged later, we'll refund you.",
     Payment.Status.TIMED_OUT: "If you're charged later, we'll refund you.",
-    Payment.Status.REFUNDED: "Your payment arrived too late and will be refunded.",
+    Payment.Status.REFUNDING: "We are refunding ¥9.90. You don't have to do anything.",
+    Payment.Status.REFUNDED: "We refunded ¥9.90 on",
 }
 
 
@@ -119,7 +126,7 @@ SAID = {
 def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment):
     if payment:
         start_payment(order=order)
-        Payment.objects.update(status=payment)
+        Payment.objects.update(status=payment, refunded_at=timezone.now())
     cancel_order(order=order)
     page = text(shop.get(order.get_absolute_url()).text.replace("&#x27;", "'"))
     assert {one for one in SAID.values() if one in page} == {SAID[payment]}

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.history.recorder import Event, Recorder, history
+from loadtest.kernel.history import Event, Recorder, history
 from locking.backends.none import NoneBackend
 from locking.backends.process import ProcessBackend
 from locking.lease import LockStore
-from tests.loadtest.history.recorded import Shop, shop
+from tests.loadtest.kernel.recorded import Shop, shop
 from tests.loadtest.lab import verify
 from tests.locking.calls import store_of
 from tests.verification.histories.brute_force import NEVER, Op, events_of, histories, is_legal

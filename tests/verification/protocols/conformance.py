@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 from verification.protocols.purchase import FREE, PROTOCOL, State
 from verification.protocols.search import TEXTS
 

@@ -19,7 +19,7 @@ from django.db import connections
 from devservers.faults.waiting import WAIT_TIMEOUT
 from inventory import stock
 from inventory.models import WriteStrategy
-from loadtest.history.recorder import Event, Recorder, history
+from loadtest.kernel.history import Event, Recorder, history
 from loadtest.scenarios import run as run_scenarios
 from locking import locks
 from locking.failpoints import armed
@@ -28,7 +28,7 @@ from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
-from tests.loadtest.history.recorded import Shop, shop
+from tests.loadtest.kernel.recorded import Shop, shop
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.verification.protocols.conformance import accepts
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 
 BACKENDS, RECIPES = "locking/backends", "loadtest/recipes"
 TEXTBOOK = f"{RECIPES}/redis_textbook.py"

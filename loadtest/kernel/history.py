@@ -40,17 +40,18 @@ from typing import Any, NamedTuple
 
 from inventory.exceptions import OutOfStock, StaleFence
 from inventory.models import StockMovement
-from inventory.queries import ledger_of
 from locking import policy
 from locking.backends.base import Backend
 from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockLost
 from locking.failpoints import add_observer, remove_observer
 from locking.lease import Lease, Lock, LockStore
+from shop.administration.audit import StockAudit, audit_sale
 from shop.errors import Overloaded, ShopError
 from shop.models import Order, Sale
 
 Event = dict[str, Any]
+SECOND = 1_000_000_000
 
 
 def nanoseconds(deadline: float) -> int | None:
@@ -218,39 +219,22 @@ class OrderRow(NamedTuple):
     status: str
 
 
-class Movement(NamedTuple):
-    """A line of the ledger."""
-
-    delta: int
-    reason: str
-    order: str | None
-    epoch: int
-    token: int
-
-
 class Dump(NamedTuple):
     """The rows of one sale after a run."""
 
-    stocked: int
-    available: int
+    audit: StockAudit
     limit: int
     orders: list[OrderRow]
-    movements: list[Movement]
+    fences: list[tuple[int, int]]
+    """Epoch and token of each line of the ledger."""
 
 
 def dump(sale: Sale) -> Dump:
     """Return the rows of a sale."""
     orders = Order.objects.filter(sale=sale).order_by("pk")
     moved = StockMovement.objects.filter(stock_id=sale.stock_id).order_by("pk")
-    ledger = ledger_of(stock_id=sale.stock_id)
-    columns = ("delta", "reason", "order_number", "fence_epoch", "fence_token")
+    rows = orders.values_list("number", "customer_id", "key", "quantity", "status")
+    fences = list(moved.values_list("fence_epoch", "fence_token"))
     return Dump(
-        stocked=ledger.stocked,
-        available=ledger.available,
-        limit=sale.limit_per_customer,
-        orders=[
-            OrderRow(*row)
-            for row in orders.values_list("number", "customer_id", "key", "quantity", "status")
-        ],
-        movements=[Movement(*row) for row in moved.values_list(*columns)],
+        audit_sale(sale=sale), sale.limit_per_customer, [*map(OrderRow._make, rows)], fences
     )

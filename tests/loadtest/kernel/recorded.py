@@ -12,15 +12,14 @@ import pytest
 from django.db import connections
 
 from devservers.faults.waiting import WAIT_TIMEOUT
-from loadtest.history.checker import Findings, Promise
-from loadtest.history.recorder import Recorder, dump, history
+from loadtest.kernel.history import Recorder, dump, history
+from loadtest.kernel.judges import Promise, Run
 from locking import locks
 from locking.failpoints import armed
 from shop.errors import ShopError
 from shop.models import Sale
 from shop.purchase import place_order as checkout
 from shop.sales.purchase_request import PurchaseRequest
-from tests.fault_rows import check
 from tests.shop.making import a_customer, a_sale, fresh
 from verification.histories import linearizability
 from verification.histories.linearizability import Model
@@ -83,8 +82,8 @@ class Shop:
                 first.join(WAIT_TIMEOUT)
         return outcomes[0]
 
-    def findings(self, promise: Promise) -> Findings:
-        return check(history(self.folder), dump(self.sale), promise)
+    def run(self, promise: Promise) -> Run:
+        return Run(history(self.folder), dump(self.sale), promise)
 
     def verdict(self, model: Model) -> str:
         """Return the verdict on the lock of the sale as if it were `model`."""

@@ -4,7 +4,7 @@ from bisect import bisect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from loadtest.history.recorder import Event
+from loadtest.kernel.history import Event
 
 
 class _Update(NamedTuple):

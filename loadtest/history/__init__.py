@@ -1,1 +1,0 @@
-"""Recorded histories and their checker."""

@@ -1,0 +1,241 @@
+"""Judges of a recorded run: each returns what is broken, and none has a side effect.
+
+    run = Run(history(folder), dump(sale), Promise.of(locks["redis"].capabilities))
+    judge(run)              # the findings of all judges; none: the run is ok
+    facts(run)              # numbers, counted even where the guard promises nothing
+    verdict(judge(run))     # ok, broken or not-run, and the reason
+
+After a fault that leads to two holders, `facts(run)["overlaps"]` proves it.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, Self
+
+from loadtest.kernel.history import SECOND, Dump, Event
+from loadtest.kernel.holds import Hold, Lease, holds, overlaps
+from locking.claims import Capabilities
+from shop.administration.audit import StockAudit
+from shop.models import Order, digest
+
+INVERSION = SECOND // 4
+"""Two claims closer than this may have been sent in the other order than recorded."""
+MOST = 5
+"""Findings of one judge; a run that breaks a promise often breaks it everywhere."""
+Verdict = Literal["ok", "broken", "not-run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The rules that a run must not break."""
+
+    exclusive: bool = True
+    """No two leases of a name overlap, by their holders' own deadlines."""
+    fencing: bool = True
+    """Tokens are unique and grow with the grants, and those in the ledger never fall."""
+
+    @classmethod
+    def of(cls, declared: Capabilities) -> Self:
+        """Return the promises of a backend."""
+        return cls(exclusive=declared.exclusion == "machines", fencing=declared.fencing)
+
+
+class Finding(NamedTuple):
+    """A promise that a run broke, or the reason why the run shows nothing."""
+
+    judge: str
+    why: str
+    verdict: Verdict = "broken"
+
+    def __str__(self) -> str:
+        return f"{self.judge}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A history in order of time, and the rows of its sale if there is one."""
+
+    events: Sequence[Event]
+    dump: Dump | None = None
+    promise: Promise = Promise()
+
+    @cached_property
+    def holds(self) -> list[Hold]:
+        """The grants of the history."""
+        return holds(self.events)
+
+
+Judge = Callable[[Run], Iterable[Finding]]
+
+
+def judge(run: Run, *judges: Judge) -> list[Finding]:
+    """Return the findings of these judges, by default of all that concern the run's promise."""
+    promised: dict[Judge, object] = {
+        exclusion: run.promise.exclusive,
+        tokens: run.promise.fencing,
+        audit: run.dump,
+        answers: run.dump,
+        fences: run.dump and run.promise.fencing,
+    }
+    chosen = judges or [one for one, applies in promised.items() if applies]
+    return [finding for one in chosen for finding in islice(one(run), MOST)]
+
+
+def verdict(findings: Iterable[Finding]) -> tuple[Verdict, str]:
+    """Return the worst verdict, and the reasons; what is broken is worse than what did not run."""
+    found = list(findings)
+    worst: Verdict = "ok"
+    for one in found:
+        worst = one.verdict if worst != "broken" else worst
+    return worst, "; ".join(one.why for one in found if one.verdict == worst)
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Return the numbers of a run."""
+    believing = overlaps(run.holds, "believed")
+    kinds = Counter((e["do"], e.get("type"), e.get("error")) for e in run.events)
+    return {
+        "events": len(run.events),
+        "grants": len(run.holds),
+        "lease_overlaps": len(overlaps(run.holds)),
+        "overlaps": len(believing),
+        "overlap_seconds": round(max((one[2] for one in believing), default=0) / SECOND, 3),
+        "inversions": inversions(run.holds),
+        "faults": kinds["fault", "start", None],
+        "stale_writes": kinds["write", "fail", "StaleFence"],
+    }
+
+
+def inversions(grants: Iterable[Hold]) -> int:
+    """Count the grants that overtook a claim which was `INVERSION` older."""
+    count, earliest = 0, defaultdict[str, float](lambda: math.inf)
+    for hold in reversed(list(grants)):
+        count += earliest[hold.name] < hold.asked - INVERSION
+        earliest[hold.name] = min(earliest[hold.name], hold.asked)
+    return count
+
+
+# --- locks -----------------------------------------------------------------------------------
+
+
+def exclusion(run: Run) -> Iterator[Finding]:
+    """Find two leases of a name at a time."""
+    for a, b, ns in overlaps(run.holds):
+        why = f"{a.actor} and {b.actor} both held {a.name} for {ns / SECOND:.3f} s"
+        yield Finding("exclusion", why)
+
+
+def tokens(run: Run) -> Iterator[Finding]:
+    """Find tokens that were given twice, or that are not above those of earlier grants.
+
+    Earlier means: received before this one was requested, or over before this one began.
+    """
+    lines: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    for hold in run.holds:
+        lines[hold.backend, hold.name].append(hold)
+    for line in lines.values():
+        for token, times in Counter(hold.token for hold in line).items():
+            if times > 1:
+                yield Finding("tokens", f"{token} of {line[0].name} was given {times} times")
+        earlier = []
+        for done in ("begin", "end"):
+            marks = sorted((getattr(hold, done), hold.token) for hold in line)
+            earlier.append((marks, [-math.inf, *accumulate((mark[1] for mark in marks), max)]))
+        for hold in line:
+            since = (hold.asked,), (hold.begin,)
+            pairs = zip(earlier, since, strict=True)
+            tops = [top[bisect_left(marks, at)] for (marks, top), at in pairs]
+            if max(tops) > hold.token:
+                yield Finding("tokens", f"{hold.token} of {hold.name} after {max(tops)}")
+
+
+def contradictions(leases: Iterable[Lease]) -> Iterator[Finding]:
+    """Find what no store grants: a lease before an earlier one has ended, or with a lower fence."""
+    longest: dict[str, Lease] = {}
+    newest: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for lease in sorted(leases, key=attrgetter("begin")):
+        before = longest.get(lease.store)
+        if before and before.end > lease.begin:
+            holders = f"{before.holder} and {lease.holder}"
+            seconds = (before.end - lease.begin) / SECOND
+            yield Finding(lease.store, f"{holders} have leases for {seconds:.3f} s")
+        if lease.fence[1] and lease.fence <= newest[lease.store]:
+            yield Finding(lease.store, f"{lease.holder} has no higher fence than the one before")
+        newest[lease.store] = max(newest[lease.store], lease.fence)
+        longest[lease.store] = max(before or lease, lease, key=attrgetter("end"))
+
+
+# --- the rows of a sale, and what its buyers were told -----------------------------------------
+
+
+def audit(run: Run) -> Iterator[Finding]:
+    """Find what the audit found of units, stock row and ledger."""
+    for breach in run.dump.audit.breaches if run.dump else ():
+        yield Finding("audit", breach)
+
+
+def sold(audit: StockAudit, *, wanted: int, confirmed: int) -> list[Finding]:
+    """Find a sale that is "oversold" or "undersold": the first word of the finding.
+
+    `wanted` units could be sold, and `confirmed` buyers were told that they had bought.
+    """
+    orders, why = audit.sold + audit.held, list(audit.breaches)
+    if audit.oversold:
+        return [Finding("oversold", "; ".join(why))]
+    if orders < wanted:
+        why.append(f"{orders} orders, {wanted} units could be sold")
+    elif orders != confirmed or why:
+        # Every buyer was served, but units appeared or vanished.
+        why.append(f"{confirmed} buyers were told that they had bought, {orders} orders exist")
+    is_short = orders < max(wanted, confirmed) or audit.lost
+    return [Finding("undersold" if is_short else "oversold", "; ".join(why))] if why else []
+
+
+def fences(run: Run) -> Iterator[Finding]:
+    """Find a fence in the ledger below an earlier one; token 0 means a lock without tokens."""
+    marked = [fence for fence in run.dump.fences if fence[1]] if run.dump else []
+    for before, fence in pairwise(marked):
+        if fence < before:
+            yield Finding("fence", f"the ledger has {fence} after {before}")
+
+
+def answers(run: Run) -> Iterator[Finding]:
+    """Find an ok without an order, a fail with one, a second order, and replays that differ."""
+    assert run.dump is not None
+    rows: dict[tuple[int, str], list[str]] = defaultdict(list)
+    units: Counter[int] = Counter()
+    for order in run.dump.orders:
+        rows[order.customer, order.key].append(order.number)
+        units[order.customer] += order.quantity * (order.status in Order.LIVE)
+    for (who, _key), numbers in rows.items():
+        if len(numbers) > 1:
+            yield Finding("keys", f"{len(numbers)} orders of customer {who} under one key")
+    for who, taken in units.items():
+        if taken > run.dump.limit:
+            yield Finding("limit", f"customer {who} has {taken}, {run.dump.limit} allowed")
+    forms: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    for event in run.events:
+        if event["do"] == "buy":
+            forms[event["user"], event["key"]].append(event)
+    for (who, key), tries in forms.items():
+        kinds = Counter(event["type"] for event in tries)
+        orders = [event for event in tries if event["type"] == "ok"]
+        told = {event["order"] for event in orders}
+        fresh = sum(not event.get("replayed") for event in orders)
+        found = rows.pop((who, digest(key)), [])
+        if len(told) > 1:
+            yield Finding("replays", f"customer {who} was told {len(told)} orders")
+        if fresh > 1:
+            yield Finding("replays", f"customer {who}'s form was new {fresh} times")
+        if told - set(found):
+            yield Finding("lost", f"customer {who} was told an order that does not exist")
+        if found and not told and kinds["invoke"] == kinds["fail"]:
+            yield Finding("phantom", f"customer {who} was refused, and has {found[0]}")
+    for numbers in rows.values():
+        yield Finding("phantom", f"order {numbers[0]} has no purchase")

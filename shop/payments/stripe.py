@@ -1,0 +1,159 @@
+"""Payments through Stripe: PaymentIntents, refunds and signed webhooks.
+
+https://docs.stripe.com/payments/payment-intents; docs/how-to/take-payments.md sets it up.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import stripe
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from shop.errors import BadInput, Forgery, NotFound, Overloaded
+from shop.models import Payment
+from shop.payments.providers import (
+    Provider,
+    ProviderRefusal,
+    ProviderUnavailable,
+    Report,
+    State,
+)
+from shop.platform.money import minor_units
+
+logger = logging.getLogger("shop")
+
+FRAMES = "https://*.js.stripe.com https://hooks.stripe.com"
+"""https://docs.stripe.com/security/guide#content-security-policy"""
+DECIDED = {"succeeded": State.PAID, "canceled": State.CLOSED}
+IN_PROGRESS = ("processing", "requires_capture")
+MAX_AGE = 300
+"""Seconds after which a signature is refused."""
+
+
+class Stripe(Provider):
+    """Stripe's API, through its client library.
+
+    At most half of a process's threads wait for it, so that a silent Stripe does not stop sales.
+    """
+
+    template = "shop/stripe.html"
+
+    def __init__(self) -> None:
+        self._api = stripe.StripeClient(
+            settings.STRIPE_SECRET_KEY,
+            base_addresses={"api": settings.STRIPE_API_URL},
+            max_network_retries=1,  # with the same idempotency key
+            http_client=stripe.RequestsClient(timeout=settings.STRIPE_TIMEOUT),
+        ).v1
+        self._slots = threading.BoundedSemaphore(max(1, settings.WEB_THREADS // 2))
+        script, api = map(_origin, (settings.STRIPE_SCRIPT_URL, settings.STRIPE_API_URL))
+        self.sources = {
+            "script-src": f"{script} https://*.js.stripe.com",
+            "frame-src": f"{script} {FRAMES}",
+            "connect-src": api,
+            "img-src": "https://*.stripe.com",
+        }
+        self.features = script
+
+    def start(self, payment: Payment) -> str:
+        """Create a PaymentIntent; the payment's reference is its idempotency key."""
+        with self._call():
+            intent = self._api.payment_intents.create(
+                {
+                    "amount": minor_units(payment.amount, payment.currency),
+                    "currency": payment.currency.lower(),
+                    "metadata": {"reference": payment.reference, "order": payment.order.number},
+                },
+                {"idempotency_key": payment.reference},
+            )
+        return intent.id
+
+    def report(self, payment: Payment) -> Report:
+        """Retrieve the PaymentIntent."""
+        with self._call():
+            return _report(self._api.payment_intents.retrieve(payment.provider_id).to_dict())
+
+    def close(self, payment: Payment) -> Report:
+        """Cancel the PaymentIntent unless it is decided or in progress."""
+        report = self.report(payment)
+        if report.state == State.OPEN and not report.page["in_progress"]:
+            with self._call():
+                report = _report(self._api.payment_intents.cancel(payment.provider_id).to_dict())
+        return report
+
+    def refund(self, payment: Payment) -> bool:
+        """Create a refund unless there is one; a refund that failed is followed by another."""
+        with self._call():
+            made = self._api.refunds.list({"payment_intent": payment.provider_id}).data
+            failed = sum(one.status in ("failed", "canceled") for one in made)
+            if failed == len(made):
+                again = self._api.refunds.create(
+                    {"payment_intent": payment.provider_id},
+                    {"idempotency_key": f"{payment.reference}-refund-{failed}"},
+                )
+                made.append(again)
+        return any(one.status == "succeeded" for one in made)
+
+    def receive(self, body: bytes, headers: Mapping[str, str]) -> Report | None:
+        """Verify a webhook's signature and its time; only a success is of interest.
+
+        A declined card leaves the PaymentIntent open: the customer may try another one.
+        """
+        signature, secret = headers.get("Stripe-Signature"), settings.STRIPE_WEBHOOK_SECRET
+        try:
+            stripe.WebhookSignature.verify_header(body, signature, secret, MAX_AGE)
+        except (stripe.SignatureVerificationError, ValueError, TypeError):
+            raise Forgery from None
+        try:
+            event = json.loads(body)
+            intent = event["data"]["object"]
+            if event["type"] != "payment_intent.succeeded" or "reference" not in intent["metadata"]:
+                return None
+            return _report(intent)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise BadInput(_("The body is not JSON.")) from None
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if not self._slots.acquire(blocking=False):
+            raise Overloaded
+        try:
+            yield
+        except stripe.InvalidRequestError as error:
+            if error.code == "resource_missing" or error.http_status == 404:
+                raise NotFound from error
+            logger.error("Stripe refused a call: %r", error)
+            raise ProviderRefusal from error
+        except stripe.StripeError as error:
+            logger.warning("Stripe is unavailable: %r", error)
+            raise ProviderUnavailable from error
+        finally:
+            self._slots.release()
+
+
+def _report(intent: dict[str, Any]) -> Report:
+    error = intent.get("last_payment_error") or {}
+    return Report(
+        reference=intent["metadata"]["reference"],
+        state=DECIDED.get(intent["status"], State.OPEN),
+        amount=intent.get("amount_received") or intent["amount"],
+        currency=intent["currency"].upper(),
+        page={
+            "script": settings.STRIPE_SCRIPT_URL,
+            "key": settings.STRIPE_PUBLISHABLE_KEY,
+            "secret": intent.get("client_secret"),
+            "in_progress": intent["status"] in IN_PROGRESS,
+            "problem": error.get("message", ""),
+        },
+    )
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

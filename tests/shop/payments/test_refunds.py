@@ -1,0 +1,130 @@
+"""Staff refund a paid order: money and units go back once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import connections
+from django.test import Client
+from django.utils import timezone
+
+from loadtest.web.gateway import pay_at_once
+from shop.administration.audit import audit_sale
+from shop.errors import InvalidTransition
+from shop.models import Order, Payment, Sale, User
+from shop.orders.service import cancel_order, pay_order
+from shop.payments.service import refund_order, refund_payments
+from tests.shop.making import a_sale, signed_in
+from tests.shop.purchases import buy
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume
+
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+@pytest.fixture
+def sale() -> Sale:
+    return a_sale(stock=5)
+
+
+@pytest.fixture
+def order(sale: Sale, li: User) -> Order:
+    order = buy(sale, customer=li, quantity=2).order
+    pay_at_once(order=order)
+    return order
+
+
+def count(sale: Sale) -> tuple[int, int]:
+    audit = audit_sale(sale=sale)
+    assert audit.ok, audit.breaches
+    return audit.available, audit.sold
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_refund_returns_money_and_units_once(sale, order, li, has_ended) -> None:
+    if has_ended:
+        Sale.objects.update(closes_at=timezone.now())
+    refund_order(order=order)
+    assert (order.status, count(sale)) == ("refunded", (5, 0))
+    assert Payment.objects.get().status == "refunding"
+    with pytest.raises(InvalidTransition):
+        refund_order(order=order)
+    assert (refund_payments(), refund_payments()) == (1, 0)
+    payment = Payment.objects.get()
+    assert payment.status == "refunded"
+    assert payment.closed_at < payment.refund_started_at < payment.refunded_at
+    if not has_ended:  # the quota went back as well
+        assert buy(sale, customer=li, quantity=5, key="again").order.quantity == 5
+
+
+NOT_PAID = {
+    "pending": lambda order: None,
+    "cancelled": lambda order: cancel_order(order=order),
+    "paid without a payment": lambda order: pay_order(order=order),
+}
+
+
+@pytest.mark.parametrize("case", NOT_PAID)
+def test_order_without_a_payment_is_not_refunded(sale, case) -> None:
+    order = buy(sale).order
+    NOT_PAID[case](order)
+    before = order.status, count(sale)
+    with pytest.raises(InvalidTransition):
+        refund_order(order=order)
+    order.refresh_from_db()
+    assert (order.status, count(sale)) == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_concurrent_refunds_return_the_units_once(sale, order) -> None:
+    all_four = threading.Barrier(4)
+
+    def refund(_: int) -> bool:
+        try:
+            all_four.wait(20)
+            refund_order(order=Order.objects.get(pk=order.pk))
+            return True
+        except InvalidTransition:
+            return False
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(refund, range(4))) == [False, False, False, True]
+    assert count(sale) == (5, 0)
+
+
+def test_refunded_units_of_a_queued_sale_can_be_reserved_again() -> None:
+    sale = a_queued_sale(stock=2, limit=2)
+    ask(sale, quantity=2)
+    consume()
+    order = Order.objects.select_related("sale").get()
+    pay_at_once(order=order)
+    refund_order(order=order)
+    ask(sale, quantity=2)
+    consume()
+    assert_sound(sale, held=2, left=0)
+
+
+def staff_with(*names: str) -> Client:
+    user = User.objects.create(username="-".join(names), is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    return signed_in(user)
+
+
+def test_staff_need_the_permission_and_the_number(order) -> None:
+    form = {"action": "refund", "_selected_action": order.pk}
+    reader = staff_with("view_order")
+    assert "Cancel and refund" not in reader.get("/admin/shop/order/").text
+    reader.post("/admin/shop/order/", {**form, "confirm": order.number})
+    staff = staff_with("view_order", "change_order")
+    asked = staff.post("/admin/shop/order/", form)
+    assert order.number in asked.text
+    assert staff.post("/admin/shop/order/", {**form, "confirm": "x"}).status_code == 400
+    order.refresh_from_db()
+    assert order.status == "paid"
+    for expected in ("its payment is being refunded", "No payment that could be refunded"):
+        form["confirm"] = order.number
+        assert expected in staff.post("/admin/shop/order/", form, follow=True).text
+    order.refresh_from_db()
+    assert order.status == "refunded"
