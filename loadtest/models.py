@@ -59,3 +59,15 @@ class LabRun(models.Model):
     def is_over(self) -> bool:
         """True when the run is done, failed or stopped."""
         return self.state in (self.State.DONE, self.State.FAILED, self.State.STOPPED)
+
+
+class LabMail(models.Model):
+    """An e-mail as it was sent: the lab has no mail server."""
+
+    message = models.OneToOneField("mail.Message", on_delete=models.CASCADE, primary_key=True)
+    subject = models.TextField()
+    text = models.TextField()
+    html = models.TextField()
+
+    def __str__(self) -> str:
+        return self.subject

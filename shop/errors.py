@@ -5,10 +5,11 @@ docs/reference/http.md says which codes a purchase may return.
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from django.db import (
@@ -42,11 +43,18 @@ class ShopError(Exception):
     retry_after: int | None = None
     url: str | None = None
     """Path of the page on which the customer can go on."""
+    page = "shop/error.html"
+    """The template that explains it, unless the view chooses the one of its form."""
 
     def __init__(
-        self, advice: str | Promise = "", *, retry_after: int | None = None, url: str | None = None
+        self,
+        advice: str | Promise = "",
+        *,
+        retry_after: int | None = None,
+        url: str | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.url = url
+        self.url, self.more = url, more  # `more` are further members of the JSON
         self.advice = advice or self.advice
         self.retry_after = self.retry_after if retry_after is None else retry_after
         super().__init__(self.advice)  # a lazy text costs nothing until it is shown
@@ -97,6 +105,15 @@ class WrongMethod(ShopError):
     advice = _("Go back and use the button.")
 
 
+class ProofRequired(ShopError):
+    """The form needs a proof of work: see `shop.platform.proof_of_work`."""
+
+    status, code = HTTPStatus.FORBIDDEN, "proof_required"
+    title = _("One more step")
+    advice = _("This step keeps programs from taking thousands of places. Please continue.")
+    page = "shop/proof.html"
+
+
 class NotFound(ShopError):
     """The object does not exist, or belongs to another customer."""
 
@@ -135,6 +152,14 @@ class LimitReached(ShopError):
     code = "limit"
     title = _("Purchase limit reached")
     advice = _("You can't buy more in this sale.")
+
+
+class UnpaidLimitReached(LimitReached):
+    """Too many of the customer's orders in the sale expired unpaid."""
+
+    code = "unpaid_limit"
+    title = _("You can't reserve this again")
+    advice = _("Too many of your orders in this sale expired unpaid.")
 
 
 class InvalidTransition(ShopError):
@@ -196,6 +221,14 @@ class ServiceUnavailable(Overloaded):
     retry_after = 2
 
 
+class Failed(ShopError):
+    """A bug of the shop."""
+
+    status, code = HTTPStatus.INTERNAL_SERVER_ERROR, "failed"
+    title = _("Something went wrong")
+    advice = _("The shop has logged the error. Please try again later; you won't be charged twice.")
+
+
 @contextmanager
 def refusing_lock_errors() -> Iterator[None]:
     """Raise Overloaded or ServiceUnavailable for a lock error before anything was decided."""
@@ -217,7 +250,9 @@ STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
 
 
 def wants_json(request: HttpRequest) -> bool:
-    """Return True if the client accepts or sends JSON instead of pages."""
+    """Return True if the client accepts or sends JSON instead of pages, or the URL has no page."""
+    if request.path_info.startswith("/api/"):
+        return True
     accept = request.META.get("HTTP_ACCEPT", "")
     is_json = "application/json" in accept or request.content_type == "application/json"
     return is_json and "text/html" not in accept
@@ -227,7 +262,7 @@ def answer(
     request: HttpRequest,
     error: ShopError,
     *,
-    page: str = "shop/error.html",
+    page: str = "",
     context: dict[str, Any] | None = None,
 ) -> HttpResponse:
     """Return a page, or JSON, that explains the error and what to do next.
@@ -237,7 +272,7 @@ def answer(
     if wants_json(request):
         # https://www.rfc-editor.org/rfc/rfc9457; `error` and `url` are members of our own.
         body = {"type": PROBLEM_TYPE + error.code, "status": error.status, "error": error.code}
-        body |= {"title": str(error.title), "detail": str(error.advice)}
+        body |= {"title": str(error.title), "detail": str(error.advice), **error.more}
         if error.url:
             body["url"] = error.url
         response: HttpResponse = JsonResponse(body, status=error.status, content_type=PROBLEM)
@@ -246,7 +281,7 @@ def answer(
         shown = {"error": error, "is_verb": verb in VERBS, **(context or {})}
         if isinstance(error, ServiceUnavailable) and context is None:
             shown["user"] = None  # the page must not ask the store again
-        response = render(request, page, shown, status=error.status)
+        response = render(request, page or error.page, shown, status=error.status)
     if error.retry_after is not None:
         response["Retry-After"] = str(error.retry_after)
     return response
@@ -296,6 +331,7 @@ csrf_failure = partial(_explain, Forgery)
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Respond with a static page and 500, or with 503 if a middleware could not reach a store."""
-    if refusal := refusal_of(sys.exc_info()[1]):
-        return answer(request, refusal)
+    refusal = refusal_of(sys.exc_info()[1])
+    if refusal or wants_json(request):
+        return answer(request, refusal or Failed())
     return HttpResponse(loader.get_template("500.html").render(), status=500)

@@ -28,6 +28,8 @@ class User(AbstractUser):
     # Empty, or of the last rehash: the digest of the new hash, and what Django writes into sessions
     # for the old one.
     rehashed = models.CharField(max_length=128, editable=False, default="", db_default="")
+    # Of the customer's last sign-in or choice, for e-mail; empty before.
+    language = models.CharField(max_length=10, editable=False, default="", db_default="")
 
     class Meta(AbstractUser.Meta):  # type: ignore[name-defined, misc]
         # For the admin's filters and search; `username` is its order.
@@ -175,6 +177,8 @@ class CustomerQuota(models.Model):
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
     taken = models.PositiveSmallIntegerField(default=0)
+    # Orders that expired unpaid: see UNPAID_LIMIT.
+    expired = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = [
@@ -234,6 +238,11 @@ class Order(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     pay_by = models.DateTimeField(_("pay by"))
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
+    # See `shop.sales.stock_lock.LockUse`.
+    lock_backend = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
+    lock_token = models.BigIntegerField(null=True, editable=False)
+    lock_waited_us = models.PositiveIntegerField(null=True, editable=False)
+    lock_held_us = models.PositiveIntegerField(null=True, editable=False)
 
     class Meta:
         ordering = ["-created_at", "-pk"]
@@ -277,7 +286,17 @@ class Order(models.Model):
             "total": str(self.total),
             "pay_by": self.pay_by.isoformat(timespec="milliseconds"),
             "url": self.get_absolute_url(),
+            "lock": self.lock,
         }
+
+    @property
+    def lock(self) -> dict[str, Any] | None:
+        """The lock under which the order was written, with times in ms; None if it is unknown."""
+        if self.lock_backend is None:
+            return None
+        times = {"waited_ms": self.lock_waited_us, "held_ms": self.lock_held_us}
+        in_ms = {name: None if us is None else us / 1000 for name, us in times.items()}
+        return {"backend": self.lock_backend, "token": self.lock_token, **in_ms}
 
     @property
     def is_payable(self) -> bool:

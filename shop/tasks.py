@@ -8,6 +8,7 @@ from django.contrib.sessions.backends.db import SessionStore
 
 from locking.jobs.run_once import run_once
 from shop.administration import alerts
+from shop.mail import service as mail
 from shop.orders import service as orders
 from shop.payments import service as payments
 from shop.purchase import tokens
@@ -27,6 +28,8 @@ audit_stock = _scheduled(alerts.audit_stock, seconds=120)
 time_out_payments = _scheduled(payments.time_out_payments)
 refund_payments = _scheduled(payments.refund_payments)
 prune_quotas = _scheduled(quotas.prune_quotas)
+send_mail = _scheduled(mail.send_mail)
+delete_old_mail = _scheduled(mail.delete_old_mail)
 
 
 @_scheduled

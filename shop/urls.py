@@ -4,11 +4,11 @@ from django.apps import apps
 from django.contrib import admin
 from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
-from django.views.i18n import set_language
 
 from shop.payments.providers import can_pay
 from shop.web import (
     accounts,
+    api,
     health,
     operations,
     orders,
@@ -27,6 +27,11 @@ urlpatterns = [
     path("sales/<slug:slug>/stock/", pages.sale_stock, name="sale-stock"),
     path("sales/<slug:slug>/token/", pages.sale_token, name="sale-token"),
     path("sales/<slug:slug>/buy/", purchase.buy, name="buy"),
+    path("api/sales/", api.sales, name="api-sales"),
+    path("api/sales/<slug:slug>/", api.sale, name="api-sale"),
+    path("api/sales/<slug:slug>/stock/", api.stock, name="api-stock"),
+    path("api/openapi.json", api.description, name="api-description"),
+    path("sales/<slug:slug>/remind/", accounts.remind, name="remind"),
     path("reservations/<str:token>/", reservations.reservation, name="reservation"),
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
@@ -36,6 +41,9 @@ urlpatterns = [
     path("accounts/sign-out/", accounts.sign_out, name="sign-out"),
     path("accounts/profile/", accounts.profile, name="profile"),
     path("accounts/password/", accounts.password, name="password"),
+    path("accounts/reset/", accounts.PasswordReset.as_view(), name="password-reset"),
+    path("accounts/reset/sent/", accounts.reset_sent, name="password-reset-done"),
+    path("accounts/reset/<uidb64>/<token>/", accounts.NewPassword.as_view(), name="password-new"),
     path("ops/", operations.index, name="ops"),
     path("ops/live/", operations.live, name="ops-live"),
     path("ops/statistics/", operations.statistics, name="ops-statistics"),
@@ -48,7 +56,7 @@ urlpatterns = [
     path("admin/login/", accounts.staff_sign_in),  # replaces Django's view, which has no rate limit
     path("admin/", admin.site.urls),
     # Without a CSRF token, so that a page can be the same for all visitors.
-    path("i18n/setlang/", csrf_exempt(set_language), name="set_language"),
+    path("i18n/setlang/", csrf_exempt(accounts.set_language), name="set_language"),
 ]
 if can_pay():
     urlpatterns += [

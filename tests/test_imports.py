@@ -38,6 +38,7 @@ LAYERS = {
         catalogue
         orders
         payments
+        mail
         purchase
         administration
         operations
@@ -50,7 +51,7 @@ LAYERS = {
         store
         lottery
         service
-        gate views
+        gate views mail
         admin middleware urls
         apps
     """,

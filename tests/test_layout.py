@@ -27,8 +27,9 @@ FOREIGN = {"_meta", "_default_manager", "_exit", "_getframe", "_registry", "_mes
     "_call",
     "_data_watchers",
     "_labelnames",
+    *("_api_retrieve", "_confirm", "_export", "_list", "_report_failure", "_webhooks"),
 }
-"""Underscored names of the standard library, Django, kazoo and prometheus_client."""
+"""Underscored names of the standard library, Django, kazoo, prometheus_client and localstripe."""
 
 
 def modules() -> list[Path]:

@@ -63,7 +63,8 @@ def texts_in(package: str) -> Iterator[tuple[Path, Text]]:
     """Yield each text of the package's modules and templates."""
     for file in (ROOT / package).rglob("*.py"):
         yield from ((file, text) for text in texts_of(file.read_text("utf-8")))
-    for file in (ROOT / package).rglob("*.html"):
+    templates = (ROOT / package).rglob
+    for file in [*templates("*.html"), *templates("*.txt")]:
         yield from ((file, text) for text in texts_of_template(file.read_text("utf-8")))
 
 

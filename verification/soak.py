@@ -1,4 +1,4 @@
-"""Run mixed load for a while and search for figures that grow.
+"""Run mixed load on a whole shop for a while, and search for figures that grow.
 
 There are five cycles; in each, every backend guards the stock for a third of the time. The figures
 of the second cycle, after the warm-up, are compared with those of the last. The web server must not
@@ -60,22 +60,22 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
     """Run mixed load for `seconds` at half the capacity of the shop; growth is a breach."""
     seconds: float = asked["seconds"]
     zookeeper = stores.servers["zookeeper"].port
+    phases = BACKENDS * CYCLES
     with Shop(stock=1_000_000, beats=2, buyers=max(100, asked["seconds"])) as shop:
         sales = [shop.sale, shop.open_sale("queued", 1_000_000, fulfilment=Sale.Fulfilment.QUEUED)]
         visitors = Visitors(shop, sales, asked["seed"])
-        visitors.queue(random.Random())  # when this order exists, the consumer has started
+        visitors.order(random.Random(), sales[1])  # its order shows that the consumer has started
         with visitors.running(VISITORS):
             rate = _capacity(visitors, min(20.0, seconds / 6))
         samples: list[list[Figures]] = [[] for _ in range(CYCLES)]
         with visitors.running(VISITORS, every=2 * VISITORS / rate):
-            for phase in range(CYCLES * len(BACKENDS)):
-                backend = BACKENDS[phase % len(BACKENDS)]
-                emit("progress", system=backend, step=phase + 1, of=CYCLES * len(BACKENDS))
+            for number, backend in enumerate(phases):
+                emit("progress", system=backend, step=number + 1, of=len(phases))
                 policy.switch(backend=backend, reason="verify soak")  # under load
                 locks.close()
-                ends = time.monotonic() + seconds / CYCLES / len(BACKENDS)
+                ends = time.monotonic() + seconds / len(phases)
                 while True:
-                    samples[phase // len(BACKENDS)].append(_figures(shop, zookeeper))
+                    samples[number // len(BACKENDS)].append(_figures(shop, zookeeper))
                     if time.monotonic() > ends:
                         break
                     time.sleep(max(0.5, seconds / 200))
@@ -83,26 +83,21 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
     breaches, grew = growth(samples[WARM], samples[-1])
     ledger = [one for sale in sales for one in ledger_breaches(sale, visitors.ordered[sale.pk])]
     replaced = [one for one in breaches if one.endswith("another process")]
-    checked: tuple[tuple[str, int, list[str]], ...] = (
-        ("each answer is one that its visit allows", visitors.answers.total(), visitors.unexpected),
-        (
-            "no process was replaced",
-            sum(name.endswith(": pid") for name in samples[-1][-1]),
-            replaced,
-        ),
-        (
-            "no figure grew without a known reason",
-            len(grew),
-            [one for one in breaches if one not in replaced],
-        ),
-        ("each acknowledged order exists, and the ledger is consistent", len(sales), ledger),
-        ("all locks are free in each store at the end", len(BACKENDS), leaks),
-    )
+    grown = [one for one in breaches if one not in replaced]
+    pids = sum(name.endswith(": pid") for name in samples[-1][-1])
+    unexpected, answers = visitors.unexpected, visitors.answers
+    checked = {
+        "each answer is one that its visit allows": (answers.total(), unexpected),
+        "no process was replaced": (pids, replaced),
+        "no figure grew without a known reason": (len(grew), grown),
+        "each acknowledged order exists, and the ledger is consistent": (len(sales), ledger),
+        "all locks are free in each store at the end": (len(BACKENDS), leaks),
+    }
     return verdict(
-        breaches + visitors.unexpected[:10] + ledger + leaks,
+        breaches + unexpected[:10] + ledger + leaks,
         assertions=[
             {"assertion": name, "checks": checks, "failed": len(failed)}
-            for name, checks, failed in checked
+            for name, (checks, failed) in checked.items()
         ],
         growth=[
             {"figure": name, **values, "reason": GROWS.get(name, "")}
@@ -112,7 +107,7 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
         seed=asked["seed"],
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
         visits=visitors.visits,
-        answers=dict(sorted(visitors.answers.items())),
+        answers=dict(sorted(answers.items())),
         grew=grew,
         expected=GROWS,
         in_force=list(LockPolicyChange.objects.values_list("to_backend", flat=True)),
@@ -152,8 +147,7 @@ def _figures(shop: Shop, zookeeper: int) -> Figures:
     for server in (shop.web, shop.worker, shop.consumer):
         request = f"GET /metrics HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
         seen[f"{server.name}: lines of /metrics"] = fetch(server.port, request)[1].count(b"\n")
-        files = os.listdir(server.folder / "metrics")
-        seen[f"{server.name}: files of metrics"] = len(files)
+        seen[f"{server.name}: files of metrics"] = len(os.listdir(server.folder / "metrics"))
     return seen
 
 

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
@@ -17,11 +17,10 @@ from loadtest.load.http.buyers import Buyer
 from loadtest.resilience.shop import Shop, fetch, in_threads
 from shop.models import Sale, User
 
-RESERVATION_TIMEOUT = 60.0
-"""Seconds for which a visitor polls a reservation."""
-POLL_SECONDS = 0.2
+RESERVATION_POLLS, POLL_SECONDS = 300, 0.2
 BUSY = (409, 429, 503)
 """Statuses of a busy shop; they end the visit."""
+WEIGHTS = {"browse": 60, "buy": 20, "queue": 12, "scrape": 2, "sign in": 1}
 _COOKIE = re.compile(rb"\r\nSet-Cookie: *(\w+)=([^;\r]*)", re.IGNORECASE)
 
 
@@ -33,8 +32,7 @@ class Visitors:
     """Visits to a shop, and their outcome."""
 
     def __init__(self, shop: Shop, sales: Sequence[Sale], seed: int) -> None:
-        self.shop, self._seed = shop, seed
-        self.direct, self.queued = sales
+        self.shop, self.sales, self._seed = shop, sales, seed
         self.visits = 0
         self.answers: Counter[str] = Counter()
         """The number of answers by step and status."""
@@ -45,13 +43,6 @@ class Visitors:
         self._guard = threading.Lock()
         self._password = uuid4().hex
         self._user = User.objects.create_user("signer", password=self._password)
-        self._weights: dict[Callable[[random.Random], None], int] = {
-            self.browse: 60,
-            self.buy: 20,
-            self.queue: 12,
-            self.scrape: 2,
-            self.sign_in: 1,
-        }
 
     @contextmanager
     def running(self, threads: int, *, every: float = 0.0) -> Iterator[None]:
@@ -74,15 +65,21 @@ class Visitors:
         with self._guard:
             self.visits += 1
             rng = random.Random(f"{self._seed} {self.visits}")
-        (visit,) = rng.choices(list(self._weights), list(self._weights.values()))
+        (kind,) = rng.choices([*WEIGHTS], [*WEIGHTS.values()])
         try:
-            visit(rng)
+            if kind in ("buy", "queue"):
+                self.order(rng, self.sales[kind == "queue"])
+            elif kind == "browse":
+                self.browse(rng)
+            elif kind == "sign in":
+                self.sign_in()
+            else:  # as Prometheus and a load balancer do
+                self._get("scrape", "/metrics")
+                self._get("scrape", "/readyz")
         except Refused:
             pass
         except Exception as error:  # noqa: BLE001 - the report names it, and the others continue
-            self.unexpected.append(f"{visit.__name__}: {error!r}")
-
-    # --- steps ----------------------------------------------------------------------------
+            self.unexpected.append(f"{kind}: {error!r}")
 
     def _send(self, step: str, message: bytes, *expected: int) -> bytes:
         """Return the answer; raise Refused for any status that is not expected."""
@@ -104,39 +101,20 @@ class Visitors:
         form = urlencode({"csrfmiddlewaretoken": buyer.csrf, **fields})
         return self._send(step, buyer.post(path, form), 200, 201, 302, 303)
 
-    # --- visits ---------------------------------------------------------------------------
-
     def browse(self, rng: random.Random) -> None:
         """View a page; half of the visitors have signed in."""
-        buyer = rng.choice(self.shop.buyers)
-        sale = rng.choice([self.direct, self.queued])
+        buyer, sale = rng.choice(self.shop.buyers), rng.choice(self.sales)
         page = sale.get_absolute_url()
         path = rng.choice(["/", "/products/", f"/products/{sale.slug}/", page, f"{page}stock/"])
         self._get("look", path, rng.choice(["", buyer.cookies]))
 
-    def buy(self, rng: random.Random) -> None:
-        """Buy, then pay, cancel or leave the order."""
-        buyer, form = self.shop.form(self.direct)
-        order = _json(self._send("buy", form, 201))
-        self._ordered(self.direct, buyer, order["url"], rng)
-
-    def queue(self, rng: random.Random) -> None:
-        """Reserve a unit and wait for the order, then pay, cancel or leave it."""
-        buyer, form = self.shop.form(self.queued)
-        page = _json(self._send("queue", form, 202))["url"]
-        deadline = time.monotonic() + RESERVATION_TIMEOUT
-        while True:
-            found = _json(self._get("reservation", page, buyer.cookies))
-            if found["status"] != "waiting":
-                break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no order in {RESERVATION_TIMEOUT:g} s")
-            time.sleep(POLL_SECONDS)
-        if found["status"] != "won":
-            raise ValueError(found["status"])
-        self._ordered(self.queued, buyer, found["order"], rng)
-
-    def _ordered(self, sale: Sale, buyer: Buyer, order: str, rng: random.Random) -> None:
+    def order(self, rng: random.Random, sale: Sale) -> None:
+        """Buy or reserve a unit; then pay, cancel or leave the order."""
+        buyer, form = self.shop.form(sale)
+        if sale.is_queued:
+            order = self._won(_json(self._send("queue", form, 202))["url"], buyer)
+        else:
+            order = _json(self._send("buy", form, 201))["url"]
         with self._guard:
             self.ordered[sale.pk] += 1
         self._get("look", order, buyer.cookies)
@@ -148,7 +126,18 @@ class Visitors:
         elif step != "leave":  # an order that is left expires
             self._post(step, f"{order}{step}/", buyer, idempotency_key=uuid4().hex)
 
-    def sign_in(self, _rng: random.Random) -> None:
+    def _won(self, page: str, buyer: Buyer) -> str:
+        """Wait for the order of a reservation."""
+        for _ in range(RESERVATION_POLLS):
+            found = _json(self._get("reservation", page, buyer.cookies))
+            if found["status"] == "won":
+                return str(found["order"])
+            if found["status"] != "waiting":
+                break
+            time.sleep(POLL_SECONDS)
+        raise ValueError(f"a reservation is {found['status']}")
+
+    def sign_in(self) -> None:
         """Sign in with a password and sign out again."""
         page = "/accounts/sign-in/"
         jar = _cookies(self._get("sign in", page))
@@ -157,11 +146,6 @@ class Visitors:
             cookies = "; ".join(f"{cookie}={value}" for cookie, value in jar.items())
             guest = Buyer(self._user, cookies, "", jar["csrftoken"])
             jar |= _cookies(self._post("sign in", path, guest, **fields))
-
-    def scrape(self, _rng: random.Random) -> None:
-        """Request metrics and readiness, as Prometheus and a load balancer do."""
-        for path in ("/metrics", "/readyz"):
-            self._get("scrape", path)
 
 
 def _json(answer: bytes) -> dict[str, Any]:

@@ -15,9 +15,10 @@ class WaitingRoomConfig(AppConfig):
     def ready(self) -> None:
         """Make the purchase ask for admission; forget the rooms of this process after a change."""
         from shop.purchase.admission import gates
-        from waiting_room import gate, service
+        from waiting_room import gate, mail, service
         from waiting_room.models import Room
 
         gates.append(gate.RoomGate())
+        mail.connect_messages()
         post_save.connect(service.clear, sender=Room)
         post_delete.connect(service.clear, sender=Room)

@@ -4,6 +4,7 @@ import time
 
 from shop.errors import NotAdmitted, ServiceUnavailable
 from shop.models import Sale
+from shop.purchase.admission import GateState
 from waiting_room import service
 
 MAX_REMEMBERED = 100_000
@@ -18,37 +19,41 @@ class RoomGate:
 
     def check(self, *, sale: Sale, customer_id: int) -> None:
         """Raise NotAdmitted, or ServiceUnavailable if the place cannot be read."""
-        if service.room_of(sale=sale) and not self._has_turn(sale, customer_id, is_buying=True):
+        if service.room_of(sale=sale) is None:
+            return
+        if self._ask(sale, customer_id, is_buying=True).state != "turn":
             raise NotAdmitted(url=url_of(sale))
 
-    def page(self, *, sale: Sale, customer_id: int | None) -> str | None:
-        """Return the URL of the room if the customer has to pass it first, else None."""
+    def state(self, *, sale: Sale, customer_id: int | None) -> GateState | None:
+        """Return the customer's state in the room of the sale, None without a room."""
         if service.room_of(sale=sale) is None:
             return None
         try:
-            has_turn = customer_id is not None and self._has_turn(sale, customer_id)
+            return self._ask(sale, customer_id) if customer_id else GateState(url_of(sale))
         except ServiceUnavailable:
-            has_turn = False
-        return None if has_turn else url_of(sale)
+            return GateState(url_of(sale))
 
-    def _has_turn(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> bool:
+    def _ask(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> GateState:
         until, is_told = _turns.get((sale.pk, customer_id), (0.0, False))
-        is_known = time.monotonic() < until
+        seen, url = GateState(url_of(sale), "turn", lasts=until - time.monotonic()), url_of(sale)
+        is_known = seen.lasts > 0
         if is_known and (is_told or not is_buying):
-            return True
+            return seen
         try:
             place = service.place_of(sale=sale, customer_id=customer_id, is_buying=is_buying)
         except ServiceUnavailable:
             if is_known:
-                return True
+                return seen
             raise
-        if place is None or not place.admitted:
-            return False
+        if place is None:
+            return GateState(url)
+        if not place.admitted:
+            return GateState(url, "over" if place.is_over else "waiting", place.position)
         if len(_turns) >= MAX_REMEMBERED:
             _turns.clear()
         is_told = is_buying and sale.left > 0
         _turns[sale.pk, customer_id] = time.monotonic() + place.lasts, is_told
-        return True
+        return GateState(url, "turn", place.position, place.lasts)
 
 
 def url_of(sale: Sale) -> str:

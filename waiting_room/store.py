@@ -24,7 +24,7 @@ room stays closed until staff reset it, so that no position is given twice.
 All functions raise ServiceUnavailable, in bounded time, if Redis is unavailable.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ from waiting_room.models import Room
 CHUNK = 5000
 """Places read by one command, so that none delays other clients by more than a few ms."""
 
-_VISIT, _CREATE, _DRAW = scripts(__file__, "visit", "create", "draw")
+_VISIT, _CREATE, _DRAW, _TURNS = scripts(__file__, "visit", "create", "draw", "turns")
 
 
 class Snapshot(NamedTuple):
@@ -133,6 +133,12 @@ def arrivals(*, room: Room, until: int) -> list[int]:
         return [found[number] for number in range(1, until + 1)]
     except KeyError:
         raise ServiceUnavailable from None
+
+
+def having_turn(*, room: Room, of: Sequence[int]) -> list[int]:
+    """Return those of the customers who have their turn; admission does not move."""
+    chunks = (of[at : at + CHUNK] for at in range(0, len(of), CHUNK))
+    return [int(one) for some in chunks for one in run(_TURNS, keys_of(room)[:3], *some)]
 
 
 def draw(*, room: Room, positions: Iterable[int]) -> bool:

@@ -12,7 +12,9 @@ from django.utils.translation import gettext_lazy as _
 from shop.catalogue.page_cache import get_cached_sale
 from shop.errors import STORE_ERRORS, NotFound, ServiceUnavailable, wants_json
 from shop.models import Sale
+from shop.platform import proof_of_work
 from shop.platform.cache import RefreshingCache
+from shop.platform.rate_limits import address_of
 from shop.purchase.admission import cached_sale
 from shop.web.decorators import (
     CustomerRequest,
@@ -193,8 +195,12 @@ def place(request: CustomerRequest, slug: str) -> HttpResponse:
 
 @customer_form
 def join(request: CustomerRequest, slug: str) -> HttpResponse:
-    """Give the customer a place, once; show it, or the sale to those admitted at once."""
-    sale = cached_sale(slug=slug)
+    """Give the customer a place, once; show it, or the sale to those admitted at once.
+
+    Raise ProofRequired, which shows a page with the challenge and this form.
+    """
+    sale, purpose = cached_sale(slug=slug), f"join {slug} {request.user.pk}"
+    proof_of_work.check(request.POST, purpose=purpose, address=address_of(request))
     found = service.join(sale=sale, customer_id=request.user.pk)
     if wants_json(request):
         return JsonResponse(found._asdict())

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from loadtest.charts.source import SourceLine, line_of
-from loadtest.charts.timeline_data import lane_title, read
+from loadtest.charts.timeline_data import StockWrite, TimelineData, lane_title, read
 from loadtest.charts.timeline_storage import stock_text
 from loadtest.kernel.history import SECOND, Event
 
@@ -71,91 +71,78 @@ class Sentence(NamedTuple):
 
 def story(variant: Mapping[str, Any]) -> list[Sentence]:
     """Return the events of the chart in words and in order."""
-    return _Story(variant).sentences()
-
-
-class _Story:
-    def __init__(self, variant: Mapping[str, Any]) -> None:
-        self.data = data = read(variant)
-        self.guard = str(variant.get("guard", ""))
-        self.aliases = {e["owner"]: e["backend"] for e in data.events if "backend" in e}
-        self.tokens = {(one.begin, one.holder): data.token_of(one) for one in data.leases}
-        self.writes = {write.at: write for write in data.stock}
-
-    def sentences(self) -> list[Sentence]:
-        expired = _("The key of %(who)s expires.")
-        stays = _("The key of %(who)s is still in the store, and it has no expiry.")
-        found = [
-            *self._of_leases("expired", expired),  # before the grant that was possible then
-            *self._of_events(),
-            *self._of_leases("stays", stays),
-        ]
-        return sorted(found, key=lambda sentence: sentence.at)
-
-    def _of_leases(self, how: str, text: str) -> Iterator[Sentence]:
-        """Yield what happens to keys in the stores without a request."""
-        for lease in self.data.leases:
-            if lease.how == how:
-                words = text % {"who": lane_title(lease.holder)}
-                yield Sentence(self._since(lease.end), "", words)
-
-    def _of_events(self) -> Iterator[Sentence]:
-        for event in self.data.events:
-            if text := self._words(event):
-                who = lane_title(self.data.lane_of(event))
-                alias = self.aliases.get(event.get("owner", ""), "")
-                line = line_of(event, alias=alias, guard=self.guard)
-                write = self.writes.get(event["t"])
+    data, guard = read(variant), str(variant.get("guard", ""))
+    aliases = {e["owner"]: e["backend"] for e in data.events if "backend" in e}
+    writes = {write.at: write for write in data.stock}
+    found = list(_of_leases(data, "expired"))  # before the grant that was possible then
+    for event in data.events:
+        if text := _words(event, data, writes):
+            who = lane_title(data.lane_of(event))
+            line = line_of(event, alias=aliases.get(event.get("owner", ""), ""), guard=guard)
+            # A name that ends in a Chinese character is not followed by a space.
+            text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
+            write, stock = writes.get(event["t"]), ""
+            if event["do"] in ("read", "write"):
                 stock = stock_text(write) if write else str(event.get("quantity", ""))
-                is_row = event["do"] in ("read", "write")
-                # A name that ends in a Chinese character is not followed by a space.
-                text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
-                yield Sentence(self._since(event["t"]), who, text, line, stock if is_row else "")
+            found.append(Sentence(event["t"] - data.begin, who, text, line, stock))
+    return sorted([*found, *_of_leases(data, "stays")], key=lambda sentence: sentence.at)
 
-    def _since(self, at: int) -> int:
-        return at - self.data.begin
 
-    def _words(self, event: Event) -> str:
-        """Return a sentence in which the fields of the event and `who` are to be filled in."""
-        do, kind = event["do"], event.get("type", "")
-        match do, kind:
-            case "acquire", "ok":
-                if token := self.tokens.get((event["t"], event["actor"])):
-                    text = _("%(who)s is granted the lock, with token {token}.")
-                    return text.format(token=token)
-            case "read", "ok" if event["quantity"] is not None:
-                return _("%(who)s reads a stock of %(quantity)s.")
-            case "write", _type:
-                return self._of_write(event)
-            case "deleted", _type:
-                text = _("This deletes the key of {holder}.")
-                return text.format(holder=lane_title(event["holder"]))
-            case "fault", _type:
-                do, kind = kind, event["what"]
-            case ("buy", ("fail" | "unknown")) | ("mark", _):
-                kind = event.get("error") or event["what"]
-        if text := WORDS.get((do, kind), ""):
-            return _(text)
-        if do == "start":
-            return _("%(who)s: %(what)s.").replace("%(what)s", _(kind))
-        is_refusal = do == "buy" and "error" in event
-        return _("The shop refuses %(who)s: %(error)s.") if is_refusal else ""
+def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
+    """Yield what happens to keys in the stores without a request."""
+    text = {
+        "expired": _("The key of %(who)s expires."),
+        "stays": _("The key of %(who)s is still in the store, and it has no expiry."),
+    }[how]
+    for lease in data.leases:
+        if lease.how == how:
+            yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
 
-    def _of_write(self, event: Event) -> str:
-        write = self.writes[event["t"]]
-        if write.rejected:
-            newer, older = write.rejected.split(" > ")
-            text = _("%(who)s writes with token {older}. The row has seen {newer} and rejects it.")
-            return text.format(older=older, newer=newer)
-        if write.rejected is not None:
-            return _("%(who)s writes. The row has changed since the read and rejects it.")
-        if write.after is None:
-            return _("%(who)s writes, and the row accepts it.")
-        texts = [_("%(who)s writes a stock of %(quantity)s.")]
-        if write.is_lost:
-            text = _("The row already said {before}: one sale is not counted.")
-            texts.append(text.format(before=write.before))
-        if write.sold > write.initial:
-            text = _("That makes {sold} sold of {stock}.")
-            texts.append(text.format(sold=write.sold, stock=write.initial))
-        return " ".join(texts).replace("。 ", "。")
+
+def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite]) -> str:
+    """Return a sentence in which the fields of the event and `who` are to be filled in."""
+    do, kind = event["do"], event.get("type", "")
+    match do, kind:
+        case "acquire", "ok":
+            grant = event["t"], event["actor"]
+            tokens = {data.token_of(one) for one in data.leases if (one.begin, one.holder) == grant}
+            if any(tokens):
+                return _("%(who)s is granted the lock, with token {token}.").format(
+                    token=tokens.pop()
+                )
+        case "read", "ok" if event["quantity"] is not None:
+            return _("%(who)s reads a stock of %(quantity)s.")
+        case "write", _type:
+            return _of_write(writes[event["t"]])
+        case "deleted", _type:
+            text = _("This deletes the key of {holder}.")
+            return text.format(holder=lane_title(event["holder"]))
+        case "fault", _type:
+            do, kind = kind, event["what"]
+        case ("buy", ("fail" | "unknown")) | ("mark", _):
+            kind = event.get("error") or event["what"]
+    if text := WORDS.get((do, kind), ""):
+        return _(text)
+    if do == "start":
+        return _("%(who)s: %(what)s.").replace("%(what)s", _(kind))
+    is_refusal = do == "buy" and "error" in event
+    return _("The shop refuses %(who)s: %(error)s.") if is_refusal else ""
+
+
+def _of_write(write: StockWrite) -> str:
+    if write.rejected:
+        newer, older = write.rejected.split(" > ")
+        text = _("%(who)s writes with token {older}. The row has seen {newer} and rejects it.")
+        return text.format(older=older, newer=newer)
+    if write.rejected is not None:
+        return _("%(who)s writes. The row has changed since the read and rejects it.")
+    if write.after is None:
+        return _("%(who)s writes, and the row accepts it.")
+    texts = [_("%(who)s writes a stock of %(quantity)s.")]
+    if write.is_lost:
+        text = _("The row already said {before}: one sale is not counted.")
+        texts.append(text.format(before=write.before))
+    if write.sold > write.initial:
+        text = _("That makes {sold} sold of {stock}.")
+        texts.append(text.format(sold=write.sold, stock=write.initial))
+    return " ".join(texts).replace("。 ", "。")

@@ -149,8 +149,9 @@ def tokens(run: Run) -> Iterator[Finding]:
             earlier.append((marks, [-math.inf, *accumulate((mark[1] for mark in marks), max)]))
         for hold in line:
             since = (hold.asked,), (hold.begin,)
-            pairs = zip(earlier, since, strict=True)
-            tops = [top[bisect_left(marks, at)] for (marks, top), at in pairs]
+            tops = [
+                top[bisect_left(marks, at)] for (marks, top), at in zip(earlier, since, strict=True)
+            ]
             if max(tops) > hold.token:
                 yield Finding("tokens", f"{hold.token} of {hold.name} after {max(tops)}")
 

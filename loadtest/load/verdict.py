@@ -112,15 +112,9 @@ def not_run(plan: Plan, why: str) -> dict[str, Any]:
     """Return the report of a run that could not take place."""
     return {
         "stock": plan.stock,
-        **dict.fromkeys(("attempts", "sold", "oversold", "undersold"), 0),
-        "orders_per_second": 0.0,
-        "wait_ms": {"p50": 0.0, "p95": 0.0, "p99": 0.0},
-        "answers": {},
-        "sold_at": [],
-        "marks": [],
-        "faults": [],
+        **dict.fromkeys(("attempts", "sold", "oversold", "undersold", "orders_per_second"), 0),
+        "wait_ms": dict.fromkeys(("p50", "p95", "p99"), 0.0),
+        **{"answers": {}, "sold_at": [], "marks": [], "faults": []},
         "checked": {"breaches": [], "facts": {}},
-        "expected": None,
-        "verdict": "not-run",
-        "why": why,
+        **{"expected": None, "verdict": "not-run", "why": why},
     }

@@ -8,6 +8,7 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.charts import timeline_data
+from loadtest.kernel.judges import Finding, verdict
 from loadtest.kernel.topology import Stores
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
@@ -30,23 +31,24 @@ def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None
     """Run both variants of a scenario; return them and the verdict."""
     began = time.monotonic()
     variants: list[dict[str, Any]] = []
-    verdict, why = "not-run", ""
+    found: list[Finding] = []
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
             with closing(Testbed(stores)) as testbed:
                 run = testbed.finish(scenario.run(testbed, is_repaired))
             variant = {"guard": guard, "is_repaired": is_repaired, **run}
-            if found := timeline_data.read(variant).contradictions():
-                raise FaultFailed(f"the recording contradicts itself: {found[0]}")
+            if wrong := timeline_data.read(variant).contradictions():
+                raise FaultFailed(f"the recording contradicts itself: {wrong[0]}")
             variants.append(variant)  # only what may be drawn
-        verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
+        found = scenario.judge(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
-        why = str(error)
+        found = [Finding("lab", str(error), "not-run")]
+    worst, why = verdict(found)
     return {
         "name": scenario.name,
         "row": scenario.row,
-        "verdict": verdict,
+        "verdict": "failed" if worst == "broken" else worst,
         "why": why,
         "seconds": round(time.monotonic() - began, 1),
         "halves": variants,

@@ -7,6 +7,7 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from loadtest.kernel.judges import Finding
 from loadtest.scenarios.testbed import Testbed
 
 Facts = dict[str, Any]
@@ -60,19 +61,15 @@ class Scenario:
     requires_overlap: bool = True
     """The broken variant counts only if two processes believed at once that they held the lock."""
 
-    def verdict(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the verdict and its reason.
-
-        "not-run": the broken variant did not break, so nothing is shown. "failed": the repaired
-        variant broke as well.
-        """
+    def judge(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> list[Finding]:
+        """Return why nothing was shown, or that the repaired variant broke as well."""
         if self.requires_overlap and not broken["overlaps"]:
-            return "not-run", "no two holders were seen: the fault did not fire"
+            why = "no two holders were seen: the fault did not fire"
+            return [Finding("control", why, "not-run")]
         if not broken["broke"]:
-            return "not-run", "the control did not break"
-        if repaired["broke"]:
-            return "failed", "the repaired variant broke as well"
-        return "ok", ""
+            return [Finding("control", "the control did not break", "not-run")]
+        why = "the repaired variant broke as well"
+        return [Finding("repair", why)] if repaired["broke"] else []
 
     def describe(self, result: Result) -> list[str]:
         """Return three sentences on the actual run in the active language; none if it failed."""

@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.urls import path
 
-from loadtest.web import game, gateway, learn, views
+from loadtest.web import game, gateway, learn, mailbox, views
 
 urlpatterns = [
     *(gateway.urlpatterns if settings.PAYMENT_PROVIDER == "simulated" else ()),
@@ -14,6 +14,8 @@ urlpatterns = [
     path("learn/<slug:name>/play/", game.start, name="game-start"),
     path("learn/games/<uuid:game>/", game.show, name="game"),
     path("learn/games/<uuid:game>/act/", game.act, name="game-act"),
+    path("lab/mail/", mailbox.mailbox, name="mailbox"),
+    path("lab/mail/<int:pk>/", mailbox.as_html, name="mail"),
     path("lab/", views.index, name="lab"),
     path("lab/start/", views.start, name="lab-start"),
     path("lab/command/", views.command, name="lab-command"),

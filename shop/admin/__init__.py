@@ -15,6 +15,7 @@ from inventory.exceptions import OutcomeUnknown
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from shop.admin.sales import SaleAdmin
 from shop.errors import InvalidTransition, ShopError
+from shop.mail.models import Message
 from shop.models import Order, Payment, RejectedReservation, Sale, User
 from shop.payments.service import refund_order
 
@@ -120,3 +121,13 @@ class PaymentAdmin(_Listed):
     list_filter = ("status",)
     search_fields = ("reference", "order__number", "provider_id")
     shown_with = ("order",)
+
+
+@admin.register(Message)
+class MessageAdmin(_Listed):
+    """E-mail to customers."""
+
+    list_display = ("kind", "about", "customer", "state", "attempts", "due_at", "created_at")
+    list_filter = ("state",)
+    search_fields = ("customer__username",)
+    shown_with = ("customer",)

@@ -22,9 +22,9 @@ from inventory.exceptions import StaleFence
 from inventory.statements import Statement, as_stored
 from inventory.stock import commit
 from shop.errors import InvalidTransition, NotFound, Overloaded, ServiceUnavailable
-from shop.models import Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.reservations import store
-from shop.sales.purchase_request import return_quotas
+from shop.sales.purchase_request import return_quotas, unpaid
 from shop.sales.stock_lock import fence_of, learn_newer_fence, returning_stock
 
 logger = logging.getLogger("shop")
@@ -164,7 +164,8 @@ def _close(
                     returned = stock.release(
                         stock_id=sale.stock_id, orders=units, fence=fence_of(lease)
                     )
-                    quotas = return_quotas(sale_id=sale.pk, orders=orders)
+                    are_expired = status == Status.EXPIRED
+                    quotas = return_quotas(sale_id=sale.pk, orders=orders, are_expired=are_expired)
                     commit([_end(orders, status, since), *also, quotas, *returned])
                     if sale.is_queued:
                         _release_in_redis(sale, orders)
@@ -189,8 +190,10 @@ def _end(orders: Sequence[Order], status: Status, since: Status) -> Statement:
 def _release_in_redis(sale: Sale, orders: Sequence[Order]) -> None:
     """Release the units of a queued sale in Redis; if that fails, reconciliation does it later."""
     try:
+        quotas = CustomerQuota.objects.filter(customer__in=[one.customer_id for one in orders])
+        blocked = set(unpaid(quotas, sale_id=sale.pk).values_list("customer_id", flat=True))
         for order in orders:
             order.sale = sale
-            store.release(order=order)
-    except ServiceUnavailable as error:
+            store.release(order=order, is_blocked=order.customer_id in blocked)
+    except (ServiceUnavailable, Error) as error:
         logger.warning("Returning units of sale %s to Redis failed: %s", sale.slug, error)

@@ -69,7 +69,8 @@ def get_payment(*, customer: User, reference: str) -> Payment:
 def ask_provider(*, payment: Payment) -> Report:
     """Apply what the provider says about a payment, and return it."""
     report = provider().report(payment)
-    _refresh(payment, apply_report(report=report))
+    apply_report(report=report)
+    payment.refresh_from_db(fields=["status", "closed_at"])
     return report
 
 
@@ -91,7 +92,7 @@ def apply_report(*, report: Report) -> Payment:
         approve(payment)
     elif report.state == State.CLOSED:
         _end(payment, Status.DECLINED)
-    _refresh(payment, payment)
+    payment.refresh_from_db(fields=["status", "closed_at"])
     return payment
 
 
@@ -157,11 +158,6 @@ def approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
 def _end(payment: Payment, status: Status) -> int:
     waiting = Payment.objects.filter(pk=payment.pk, status=Status.STARTED)
     return waiting.update(status=status, closed_at=timezone.now())
-
-
-def _refresh(payment: Payment, by: Payment) -> None:
-    by.refresh_from_db(fields=["status", "closed_at"])
-    payment.status, payment.closed_at = by.status, by.closed_at
 
 
 def _time_out(payment: Payment) -> int:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import stripe
 from django.conf import settings
@@ -17,19 +16,11 @@ from django.utils.translation import gettext as _
 
 from shop.errors import BadInput, Forgery, NotFound, Overloaded
 from shop.models import Payment
-from shop.payments.providers import (
-    Provider,
-    ProviderRefusal,
-    ProviderUnavailable,
-    Report,
-    State,
-)
+from shop.payments.providers import Provider, ProviderRefusal, ProviderUnavailable, Report, State
 from shop.platform.money import minor_units
 
 logger = logging.getLogger("shop")
 
-FRAMES = "https://*.js.stripe.com https://hooks.stripe.com"
-"""https://docs.stripe.com/security/guide#content-security-policy"""
 DECIDED = {"succeeded": State.PAID, "canceled": State.CLOSED}
 IN_PROGRESS = ("processing", "requires_capture")
 MAX_AGE = 300
@@ -52,14 +43,15 @@ class Stripe(Provider):
             http_client=stripe.RequestsClient(timeout=settings.STRIPE_TIMEOUT),
         ).v1
         self._slots = threading.BoundedSemaphore(max(1, settings.WEB_THREADS // 2))
-        script, api = map(_origin, (settings.STRIPE_SCRIPT_URL, settings.STRIPE_API_URL))
+        # https://docs.stripe.com/security/guide#content-security-policy
+        self.features = "/".join(settings.STRIPE_SCRIPT_URL.split("/")[:3])
+        scripts = f"{self.features} https://*.js.stripe.com"
         self.sources = {
-            "script-src": f"{script} https://*.js.stripe.com",
-            "frame-src": f"{script} {FRAMES}",
-            "connect-src": api,
+            "script-src": scripts,
+            "frame-src": f"{scripts} https://hooks.stripe.com",
+            "connect-src": settings.STRIPE_API_URL,
             "img-src": "https://*.stripe.com",
         }
-        self.features = script
 
     def start(self, payment: Payment) -> str:
         """Create a PaymentIntent; the payment's reference is its idempotency key."""
@@ -152,8 +144,3 @@ def _report(intent: dict[str, Any]) -> Report:
             "problem": error.get("message", ""),
         },
     )
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"

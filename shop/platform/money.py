@@ -7,28 +7,10 @@ from django.core.exceptions import ValidationError
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext as _
 
-SIGNS = {
-    "AUD": "A$",
-    "CAD": "C$",
-    "CHF": "CHF ",
-    "CNY": "¥",
-    "EUR": "€",
-    "GBP": "£",
-    "HKD": "HK$",
-    "JPY": "¥",
-    "KRW": "₩",
-    "SGD": "S$",
-    "TWD": "NT$",
-    "USD": "$",
-}
+SIGNS = {"CNY": "¥", "EUR": "€", "GBP": "£", "HKD": "HK$", "JPY": "¥", "SGD": "S$", "USD": "$"}
 """The sign of each currency that CURRENCY can name."""
-WITHOUT_DECIMALS = ("JPY", "KRW")
+DECIMALS = {"JPY": 0}
 """All others have two: https://docs.stripe.com/currencies#zero-decimal."""
-
-
-def decimals(currency: str) -> int:
-    """Return how many decimals amounts of a currency have."""
-    return 0 if currency in WITHOUT_DECIMALS else 2
 
 
 def minor_units(amount: Decimal, currency: str) -> int:
@@ -36,7 +18,7 @@ def minor_units(amount: Decimal, currency: str) -> int:
 
     Raise ValueError for a fraction of that unit, which nobody can pay.
     """
-    units = amount.scaleb(decimals(currency))
+    units = amount.scaleb(DECIMALS.get(currency, 2))
     if units != int(units):
         raise ValueError(f"{amount} {currency} has too many decimals")
     return int(units)
@@ -47,13 +29,12 @@ def check_decimals(amount: Decimal) -> None:
     try:
         minor_units(amount, settings.CURRENCY)
     except ValueError:
-        message = _("Prices in %s have no decimals.") % settings.CURRENCY
-        raise ValidationError(message, code="decimals") from None
+        raise ValidationError(_("Prices in %s have no decimals.") % settings.CURRENCY) from None
 
 
 def with_sign(amount: Decimal, currency: str) -> str:
     """Return the amount as pages show it."""
-    return SIGNS[currency] + floatformat(amount, f"-{decimals(currency)}g")
+    return SIGNS[currency] + floatformat(amount, f"-{DECIMALS.get(currency, 2)}g")
 
 
 def default_currency() -> str:

@@ -4,7 +4,7 @@ Nothing here guards the stock: a purchase checks everything again where it write
 """
 
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from django.conf import settings
 
@@ -24,14 +24,27 @@ FRESH = 0.05
 MAX_SALES = 1000
 
 
+class GateState(NamedTuple):
+    """The state of a customer at a gate, for the sale page."""
+
+    url: str
+    """Path of the page of the gate."""
+    state: str = "outside"
+    """outside, waiting, turn (may buy) or over (a turn that has ended)."""
+    position: int | None = None
+    """Of a customer who waits, if it is known yet."""
+    lasts: float = 0.0
+    """Seconds for which the turn lasts in any case."""
+
+
 class Gate(Protocol):
     """Decides who may buy in a sale, in addition to `admit`: a waiting room, for example."""
 
     def check(self, *, sale: Sale, customer_id: int) -> None:
         """Raise NotAdmitted, or ServiceUnavailable if the answer is unknown."""
 
-    def page(self, *, sale: Sale, customer_id: int | None) -> str | None:
-        """Return the URL of the page that the customer has to pass first, None without one."""
+    def state(self, *, sale: Sale, customer_id: int | None) -> GateState | None:
+        """Return what the customer has to pass, or has passed; None if the sale is open to all."""
 
 
 gates: list[Gate] = []
@@ -83,7 +96,8 @@ def _pass(gate: Gate, wanted: PurchaseRequest) -> None:
             raise
 
 
-def gate_page(*, sale: Sale, customer_id: int | None) -> str | None:
-    """Return the URL of the first page that the customer has to pass before the form, or None."""
-    pages = (gate.page(sale=sale, customer_id=customer_id) for gate in gates)
-    return next(filter(None, pages), None)
+def gate_state(*, sale: Sale, customer_id: int | None) -> GateState | None:
+    """Return the first gate that the customer has not passed, or else one that they have."""
+    states = [gate.state(sale=sale, customer_id=customer_id) for gate in gates]
+    found = sorted(filter(None, states), key=lambda one: one.state == "turn")
+    return found[0] if found else None

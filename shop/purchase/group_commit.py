@@ -18,7 +18,8 @@ from inventory.stock import Withdrawal
 from locking import Lease, LockError, LockTimeout, locks, policy
 from locking.policy.lock import PolicyLock
 from shop.models import Sale
-from shop.sales.stock_lock import sale_lock, withdraw
+from shop.sales.purchase_request import record_lock
+from shop.sales.stock_lock import LockUse, sale_lock, use_of, withdraw
 
 logger = logging.getLogger("shop")
 
@@ -28,8 +29,9 @@ class _Waiter:
 
     def __init__(self, withdrawal: Withdrawal, stock_id: int) -> None:
         self.withdrawal, self.stock_id = withdrawal, stock_id
-        self.woken = threading.Event()
+        self.woken, self.asked_at = threading.Event(), time.monotonic()
         self.order_id: int | None = None
+        self.lock = LockUse()
         self.error: BaseException | None = None
 
     @property
@@ -40,11 +42,11 @@ class _Waiter:
         self.order_id, self.error = order_id, error
         self.woken.set()
 
-    def result(self) -> int:
+    def result(self) -> tuple[int, LockUse]:
         if self.error is not None:
             raise self.error
         assert self.order_id is not None
-        return self.order_id
+        return self.order_id, self.lock
 
 
 _queues: dict[str, deque[_Waiter]] = {}
@@ -52,12 +54,12 @@ _queues: dict[str, deque[_Waiter]] = {}
 _guard = threading.Lock()
 
 
-def submit(withdrawal: Withdrawal, *, sale: Sale) -> int:
+def submit(withdrawal: Withdrawal, *, sale: Sale) -> tuple[int, LockUse]:
     """Have a purchase written under the sale's lock, by this thread or by a leader.
 
-    Return the id of its order. Purchases that cannot be written together are written one by one.
-    Raises the error of `withdraw` for this purchase alone, and the errors of the lock before the
-    write; LockTimeout also if no leader takes the purchase in time.
+    Return the id of its order, and the grant that it names. Purchases that cannot be written
+    together are written one by one. Raises the error of `withdraw` for this purchase alone, and the
+    errors of the lock before the write; LockTimeout also if no leader takes it in time.
     """
     lock, mine = sale_lock(sale), _Waiter(withdrawal, sale.stock_id)
     assert lock.timeout is not None
@@ -92,7 +94,7 @@ def _wait(name: str, mine: _Waiter, timeout: float) -> bool:
     return mine.is_done
 
 
-def _lead(lock: PolicyLock, mine: _Waiter, most: int) -> int:
+def _lead(lock: PolicyLock, mine: _Waiter, most: int) -> tuple[int, LockUse]:
     """Write this thread's purchase and those of up to `most` - 1 waiters under one grant."""
     try:
         with lock as lease:
@@ -133,6 +135,9 @@ def _write_group(lease: Lease, group: Sequence[_Waiter]) -> None:
 
 
 def _write(lease: Lease, group: Sequence[_Waiter]) -> None:
+    for one in group:
+        one.lock = use_of(lease, asked_at=one.asked_at)
+        record_lock(one.withdrawal, one.lock)
     ids = withdraw(lease, [one.withdrawal for one in group], stock_id=group[0].stock_id)
     for one, order_id in zip(group, ids, strict=True):
         one.finish(order_id=order_id)

@@ -97,9 +97,9 @@ def place_order(wanted: PurchaseRequest) -> Placed:
     """Buy units of a direct sale, once for each key.
 
     If the sale is open, `is_first` leaves it to the unique keys to find an earlier order. Raises
-    BadInput, NotOpen, SoldOut, LimitReached, KeyReused, SignInFirst if the customer does not
-    exist, and Overloaded or ServiceUnavailable if nothing was decided: the same key may then be
-    sent again.
+    BadInput, NotOpen, SoldOut, LimitReached, UnpaidLimitReached, KeyReused, SignInFirst if the
+    customer does not exist, and Overloaded or ServiceUnavailable if nothing was decided: the same
+    key may then be sent again.
     """
     last = Recovery(tries_again=True, refusal=Overloaded)
     for _ in range(settings.MAX_ATTEMPTS):
@@ -127,7 +127,8 @@ def _attempt(wanted: PurchaseRequest) -> Placed:
     if replayed := _replay(wanted, earlier):
         return replayed
     live = sum(order.quantity for order in earlier if order.status in Order.LIVE)
-    if refusal := refusal_of(wanted, taken=live):
+    expired = sum(order.status == Order.Status.EXPIRED for order in earlier)
+    if refusal := refusal_of(wanted, taken=live, expired=expired):
         raise refusal
     return _write(wanted, has_quota=bool(earlier))
 
@@ -188,9 +189,10 @@ def _write(wanted: PurchaseRequest, *, has_quota: bool) -> Placed:
     with_quota = {customer} if has_quota else ()
     withdrawal = withdrawal_of([new], sale=sale, placed_at=now, with_quota=with_quota)
     with waiting_slot(sale_id=sale.pk):
-        pk = submit(withdrawal, sale=sale)
+        pk, lock = submit(withdrawal, sale=sale)
     ORDERS.inc()
     dates = {"created_at": now, "pay_by": pay_by(now)}
-    order = Order(pk=pk, sale=sale, unit_price=sale.price, **dates, **new._asdict())
+    known = {**dates, **new._asdict(), **lock._asdict()}
+    order = Order(pk=pk, sale=sale, unit_price=sale.price, **known)
     order._state.adding = False
     return Placed(order=order, replayed=False)

@@ -25,7 +25,7 @@ from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, reconcile
 from shop.reservations.store import Entry
 from shop.sales.purchase_request import NewOrder, withdrawal_of
-from shop.sales.stock_lock import learn_newer_fence, lock_name, withdraw
+from shop.sales.stock_lock import learn_newer_fence, lock_name, use_of, withdraw
 
 logger = logging.getLogger("shop")
 
@@ -166,6 +166,12 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
         sale=sale, customer_id__in=[one.customer_id for one in orders]
     )
     with_quota = set(known.values_list("customer_id", flat=True))
-    sold = withdrawal_of(orders, sale=sale, placed_at=timezone.now(), with_quota=with_quota)
+    sold = withdrawal_of(
+        orders,
+        sale=sale,
+        placed_at=timezone.now(),
+        with_quota=with_quota,
+        lock=use_of(lease),
+    )
     withdraw(lease, [sold], stock_id=sale.stock_id)
     ORDERS.inc(len(entries))

@@ -26,6 +26,7 @@ from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.platform.deadline import current_deadline
 from shop.reservations import store
 from shop.reservations.store import Entry
+from shop.sales.purchase_request import unpaid
 from shop.sales.stock_lock import lock_name, sale_lock
 from shop.sales.waiting_slots import waiting_slot
 
@@ -131,11 +132,15 @@ def _read_ledger(sale: Sale) -> tuple[Decided, dict[str, str]]:
 
     Repeat the reads if a COMMIT without a reply, which the lock does not stop, arrives meanwhile.
     """
-    quotas = CustomerQuota.objects.filter(sale=sale).values_list("customer_id", "taken")
+    quotas = CustomerQuota.objects.filter(sale=sale)
     while True:
         quantity = sale.stock.quantity
         decided = decided_in(sale=sale)
-        taken = {str(customer): str(units) for customer, units in quotas.all()}
+        blocked = set(unpaid(quotas, sale_id=sale.pk).values_list("customer_id", flat=True))
+        taken = {
+            str(customer): str(units + store.BLOCKED * (customer in blocked))
+            for customer, units in quotas.values_list("customer_id", "taken")
+        }
         sale.refresh_from_db(fields=["stock"])
         if sale.stock.quantity == quantity:
             return decided, taken

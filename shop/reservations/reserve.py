@@ -9,7 +9,6 @@ from django.core.signing import BadSignature, Signer
 from shop.errors import (
     BadInput,
     KeyReused,
-    LimitReached,
     NotFound,
     NotOpen,
     ServiceUnavailable,
@@ -19,9 +18,9 @@ from shop.models import Order, Sale, digest, path_of
 from shop.reservations import store
 from shop.reservations.reconciliation import decided_in, load
 from shop.reservations.store import Entry
-from shop.sales.purchase_request import PurchaseRequest, refusal_of
+from shop.sales.purchase_request import PurchaseRequest, refusal_of, why_limited
 
-_REFUSALS = {"key_reused": KeyReused, "limit": LimitReached, "sold_out": SoldOut}
+_REFUSALS = {"key_reused": KeyReused, "sold_out": SoldOut}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class Queued:
 def reserve(wanted: PurchaseRequest) -> Queued:
     """Reserve units of a queued sale, once for each key.
 
-    Raises BadInput, NotOpen, SoldOut, LimitReached, KeyReused, and Overloaded or ServiceUnavailable
-    if nothing is known to be decided: the same key may then be sent again.
+    Raises BadInput, NotOpen, SoldOut, LimitReached, UnpaidLimitReached, KeyReused, and Overloaded
+    or ServiceUnavailable if nothing is known to be decided: the same key may then be sent again.
     """
     refusal = refusal_of(wanted)
     if refusal is BadInput:
@@ -82,6 +81,8 @@ def reserve(wanted: PurchaseRequest) -> Queued:
         outcome = found if decision else "limit"
     if outcome == "limit" and not is_open:
         raise NotOpen
+    if outcome == "limit":
+        raise why_limited(sale_id=sale.pk, customer_id=customer_id)
     if outcome not in ("queued", "replayed"):
         raise _REFUSALS.get(outcome, ServiceUnavailable)
     return Queued(number, customer_id, sale.pk, quantity, wanted.key, outcome == "replayed")

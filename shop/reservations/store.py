@@ -3,7 +3,7 @@
     queue:{<sale>}:<generation>            hash    stock: units of the stock row
                                                    queued: units in the stream
                                                    run: id of the server last compared thoroughly
-    queue:{<sale>}:<generation>:taken      hash    customer -> units ordered
+    queue:{<sale>}:<generation>:taken      hash    customer -> units ordered, + BLOCKED
     queue:{<sale>}:<generation>:outcomes   hash    number of a decided reservation ->
                                                    "<quantity> <outcome>"
     queue:{<sale>}:<generation>:waiting    hash    number of a reservation in the stream -> units;
@@ -41,6 +41,9 @@ CHUNK = 500
 """Items in one command."""
 POLL = 0.05
 """Seconds between two looks at the streams of a Cluster, which no command can read together."""
+
+BLOCKED = 1000
+"""Units that a customer who may not hold again has in addition; above the limit of any sale."""
 
 Item = TypeVar("Item")
 
@@ -123,9 +126,12 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
     return settled
 
 
-def release(*, order: Order) -> None:
-    """Release the units of a closed order; call it while holding the sale's lock."""
-    args = order.customer_id, order.quantity, order.number
+def release(*, order: Order, is_blocked: bool = False) -> None:
+    """Release the units of a closed order; call it while holding the sale's lock.
+
+    If the customer may not hold again in this sale, reservations are refused from then on.
+    """
+    args = order.customer_id, order.quantity, order.number, BLOCKED if is_blocked else 0
     run(_RELEASE, keys_of(order.sale)[:3], *args, at=_at(order.sale))
 
 

@@ -6,14 +6,27 @@ Direct and queued sales share them.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from inventory.statements import Statement, insert_all
 from inventory.stock import Withdrawal
-from shop.errors import BadInput, LimitReached, NotOpen, ShopError, SoldOut
+from shop.errors import (
+    BadInput,
+    LimitReached,
+    NotOpen,
+    ShopError,
+    SoldOut,
+    UnpaidLimitReached,
+)
 from shop.models import CustomerQuota, Order, Sale, digest
+from shop.sales.stock_lock import LockUse
+
+MAX_EXPIRED = 32_767
+"""The highest number that the column holds on every database."""
 
 
 class PurchaseRequest(NamedTuple):
@@ -36,10 +49,12 @@ class PurchaseRequest(NamedTuple):
         return digest(self.key)
 
 
-def refusal_of(wanted: PurchaseRequest, *, taken: int = 0) -> type[ShopError] | None:
+def refusal_of(
+    wanted: PurchaseRequest, *, taken: int = 0, expired: int = 0
+) -> type[ShopError] | None:
     """Return the reason why the sale cannot sell this, as far as it is known; None if it can.
 
-    `taken` are the units that the customer has already.
+    `taken` are the units that the customer has already, `expired` the orders that were not paid.
     """
     sale = wanted.sale
     if wanted.quantity < 1:
@@ -48,6 +63,8 @@ def refusal_of(wanted: PurchaseRequest, *, taken: int = 0) -> type[ShopError] | 
         return NotOpen
     if taken + wanted.quantity > sale.limit_per_customer:
         return LimitReached
+    if 0 < settings.UNPAID_LIMIT <= expired:
+        return UnpaidLimitReached
     return SoldOut if wanted.quantity > sale.left else None
 
 
@@ -67,11 +84,18 @@ def pay_by(placed_at: datetime) -> datetime:
 
 
 def withdrawal_of(
-    orders: Sequence[NewOrder], *, sale: Sale, placed_at: datetime, with_quota: Collection[int]
+    orders: Sequence[NewOrder],
+    *,
+    sale: Sale,
+    placed_at: datetime,
+    with_quota: Collection[int],
+    lock: LockUse = LockUse(),  # noqa: B008 - immutable
 ) -> Withdrawal:
     """Return the units of a sale's orders and the statements that write them, without the stock.
 
-    `with_quota` are the customers who have a quota row. Raise LimitReached; so does the commit.
+    `with_quota` are the customers who have a quota row. The commit raises LimitReached or
+    UnpaidLimitReached; this raises LimitReached, too. Before the grant, leave `lock` to
+    `record_lock`.
     """
     wanted: Counter[int] = Counter()
     for order in orders:
@@ -86,9 +110,20 @@ def withdrawal_of(
         created_at=placed_at,
         pay_by=pay_by(placed_at),
         closed_at=None,
+        **lock._asdict(),
     )
     statements = [written, *_quotas(sale, wanted, with_quota)]
     return Withdrawal(orders=[(one.number, one.quantity) for one in orders], statements=statements)
+
+
+def record_lock(withdrawal: Withdrawal, lock: LockUse) -> None:
+    """Name the grant in the INSERT of one order, which was composed before the lock was asked for.
+
+    Composing it under the lock would keep the next buyer waiting.
+    """
+    params = withdrawal.statements[0].params
+    assert isinstance(params, list)
+    params[-len(lock) :] = lock
 
 
 def _quotas(sale: Sale, wanted: Counter[int], with_quota: Collection[int]) -> list[Statement]:
@@ -106,26 +141,42 @@ def _quotas(sale: Sale, wanted: Counter[int], with_quota: Collection[int]) -> li
 
 
 def take_quota(*, sale: Sale, customer_id: int, quantity: int) -> Statement:
-    """Return the UPDATE that adds to a customer's quota; the commit raises LimitReached.
+    """Return the UPDATE that adds to a customer's quota.
 
-    It enforces the limit without any lock.
+    The commit raises LimitReached or UnpaidLimitReached: it enforces both without any lock.
     """
+    most = settings.UNPAID_LIMIT or MAX_EXPIRED + 1
     return Statement(
         "UPDATE shop_customerquota SET taken = taken + %s"
-        " WHERE customer_id = %s AND sale_id = %s AND taken <= %s",
-        [quantity, customer_id, sale.pk, sale.limit_per_customer - quantity],
-        if_unchanged=LimitReached,
+        " WHERE customer_id = %s AND sale_id = %s AND taken <= %s AND expired < %s",
+        [quantity, customer_id, sale.pk, sale.limit_per_customer - quantity, most],
+        if_unchanged=partial(why_limited, sale_id=sale.pk, customer_id=customer_id),
     )
 
 
-def return_quotas(*, sale_id: int, orders: Sequence[Order]) -> Statement:
-    """Return the UPDATE that subtracts the units of closed orders."""
+def why_limited(*, sale_id: int, customer_id: int) -> LimitReached:
+    """Return the limit that a customer has reached in a sale; it costs a query."""
+    own = CustomerQuota.objects.filter(customer=customer_id)
+    return UnpaidLimitReached() if unpaid(own, sale_id=sale_id).exists() else LimitReached()
+
+
+def unpaid(quotas: QuerySet[CustomerQuota], *, sale_id: int) -> QuerySet[CustomerQuota]:
+    """Return those of a sale whose customers may not hold again: too many orders expired."""
+    most = settings.UNPAID_LIMIT
+    return quotas.filter(sale=sale_id, expired__gte=most) if most else quotas.none()
+
+
+def return_quotas(*, sale_id: int, orders: Sequence[Order], are_expired: bool = False) -> Statement:
+    """Return the UPDATE that subtracts the units of closed orders, and counts the expired ones."""
     ids, marks = [order.pk for order in orders], ", ".join(["%s"] * len(orders))
     closed = (
         f"FROM shop_order WHERE customer_id = shop_customerquota.customer_id AND id IN ({marks})"
     )
+    update = f"UPDATE shop_customerquota SET taken = taken - (SELECT SUM(quantity) {closed})"  # noqa: S608
+    if are_expired:
+        update += f", expired = expired + (SELECT COUNT(*) {closed})"
+        ids += ids
     return Statement(
-        f"UPDATE shop_customerquota SET taken = taken - (SELECT SUM(quantity) {closed})"  # noqa: S608
-        f" WHERE sale_id = %s AND customer_id IN ({marks})",
+        f"{update} WHERE sale_id = %s AND customer_id IN ({marks})",
         [*ids, sale_id, *(order.customer_id for order in orders)],
     )

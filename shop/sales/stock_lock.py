@@ -2,8 +2,10 @@
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -31,6 +33,26 @@ def fence_of(lease: Lease) -> stock.Fence:
     """Return the fence with which the holder of a lease writes the stock row."""
     epoch, token = lease.fence
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
+
+
+class LockUse(NamedTuple):
+    """The grant under which an order is written: columns of the order."""
+
+    lock_backend: str | None = None
+    lock_token: int | None = None
+    """None if the tokens of the backend fence nothing."""
+    lock_waited_us: int | None = None
+    """Microseconds from the purchase's request for the lock to the grant; None for a batch."""
+    lock_held_us: int | None = None
+    """Microseconds from the grant until the order is sent to the database."""
+
+
+def use_of(lease: Lease, *, asked_at: float | None = None) -> LockUse:
+    """Return what an order that is written now says of its grant; `asked_at` is monotonic."""
+    granted_at, backend = lease.granted_at, lease.backend
+    waited = None if asked_at is None else max(0, int((granted_at - asked_at) * 1e6))
+    token = lease.token if backend.capabilities.fencing else None
+    return LockUse(backend.alias, token, waited, int((time.monotonic() - granted_at) * 1e6))
 
 
 def withdraw(

@@ -39,6 +39,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 INSTALLED_APPS = [
     "shop",
+    "shop.mail",
     "inventory",
     "locking",
     "django_celery_beat",
@@ -259,6 +260,8 @@ CELERY_BEAT_SCHEDULE = {
     "prune-job-runs": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0},
     "prune-quotas": {"task": "shop.tasks.prune_quotas", "schedule": 3600.0},
     "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
+    "send-mail": {"task": "shop.tasks.send_mail", "schedule": 5.0},
+    "delete-old-mail": {"task": "shop.tasks.delete_old_mail", "schedule": 3600.0},
 }
 
 # --- People, pages, languages ------------------------------------------------------------------
@@ -292,6 +295,8 @@ CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")
 """Purchases per customer; further ones get 429."""
+UNPAID_LIMIT = env.int("UNPAID_LIMIT", default=3)
+"""Orders of a customer that may expire unpaid in a sale before the next one is refused; 0 = any."""
 SIGN_IN_LIMIT = env.str("SIGN_IN_LIMIT", default="300/minute")
 """Sign-ins and sign-ups per address."""
 SIGN_IN_FAILURE_LIMIT = env.str("SIGN_IN_FAILURE_LIMIT", default="10/minute")
@@ -300,6 +305,10 @@ SIGN_IN_NAME_LIMIT = env.str("SIGN_IN_NAME_LIMIT", default="100/hour")
 """Wrong passwords per name, from all addresses and unknown devices together."""
 SIGN_UP_TAKEN_LIMIT = env.str("SIGN_UP_TAKEN_LIMIT", default="10/hour")
 """Sign-ups per address with a name that is taken; then all sign-ups from there get 429."""
+PROOF_OF_WORK = env.int("PROOF_OF_WORK", default=0)
+"""Zero bits of the proof of work of a sign-up and of joining a waiting room, up to 32; 0 = off."""
+PROOF_WAIT_LIMIT = env.str("PROOF_WAIT_LIMIT", default="5/hour")
+"""Such forms per address that a browser without script sends after a minute instead."""
 SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
 """Password of the accounts that `seed` creates; if empty, they cannot sign in."""
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)
@@ -359,6 +368,16 @@ STRIPE_TIMEOUT = env.float("STRIPE_TIMEOUT", default=3.0)
 """Seconds for which one of two attempts of a call waits for Stripe."""
 STRIPE_API_URL = env.str("STRIPE_API_URL", default="https://api.stripe.com")
 STRIPE_SCRIPT_URL = env.str("STRIPE_SCRIPT_URL", default="https://js.stripe.com/v3/")
+
+EMAIL_URL = env.str("EMAIL_URL", default="")
+"""The SMTP server; without one, the shop sends no e-mail and offers none."""
+vars().update(env.email_url_config(EMAIL_URL or "dummymail:"))
+EMAIL_TIMEOUT = 5
+DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="") or "Flash Sale <shop@localhost>"
+_local = f"http://127.0.0.1:{env.int('PORT', default=8000)}"
+SITE_URL = (env.str("SITE_URL", default="") or _local).rstrip("/")
+"""Scheme and host of the links in e-mail."""
+PASSWORD_RESET_TIMEOUT = 3600
 
 LOGGING = {
     "version": 1,

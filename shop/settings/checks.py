@@ -75,6 +75,19 @@ def check_payments(**kwargs: Any) -> list[CheckMessage]:
     return [Warning("STRIPE_SECRET_KEY is a test key: no money moves.", id="shop.W002")]
 
 
+@register(Tags.security, deploy=True)
+def check_mail(**kwargs: Any) -> list[CheckMessage]:
+    """Warn about a missing SMTP server, or about links that lead to no public site."""
+    missing = {"EMAIL_URL": settings.EMAIL_URL, "SITE_URL": "//127.0.0.1" not in settings.SITE_URL}
+    names = " and ".join(name for name, is_set in missing.items() if not is_set)
+    if not names:
+        return []
+    why = (
+        f"{names} not set: no e-mail is sent, or its links lead nowhere. No password can be reset."
+    )
+    return [Warning(why, hint="See docs/how-to/send-mail.md.", id="shop.W003")]
+
+
 @register(Tags.caches, deploy=True)
 def check_stores(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the cache can fill the server that keeps locks, queued sales and messages."""

@@ -6,6 +6,7 @@ from shop.settings.base import *  # noqa: F403
 from shop.settings.base import (
     CELERY_BEAT_SCHEDULE,
     CELERY_IMPORTS,
+    EMAIL_URL,
     INSTALLED_APPS,
     PAYMENT_PROVIDERS,
     env,
@@ -29,3 +30,5 @@ PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="simulated")
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=120)
 LAB_GUEST_LIMIT = env.str("LAB_GUEST_LIMIT", default="10/minute")
 """Runs of the lab's preset per address, for visitors who may not run load tests."""
+if not EMAIL_URL:
+    EMAIL_BACKEND = "loadtest.web.mailbox.Mailbox"

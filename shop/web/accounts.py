@@ -1,4 +1,4 @@
-"""Sign-up, sign-in, sign-out and the profile."""
+"""Sign-up, sign-in, sign-out, the profile, and what customers get by e-mail."""
 
 import secrets
 from typing import Any
@@ -6,39 +6,54 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.auth import login, update_session_auth_hash
+from django.contrib.auth import login, update_session_auth_hash, user_logged_in, views
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
-from django.contrib.auth.views import LoginView, LogoutView, RedirectURLMixin
+from django.contrib.messages.views import SuccessMessageMixin
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
 from django.utils.decorators import method_decorator
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django.views.generic import FormView
+from django.views.i18n import set_language as set_language_cookie
 
-from shop.errors import STORE_ERRORS, Overloaded, ServiceUnavailable
+from shop.catalogue.page_cache import get_cached_sale
+from shop.errors import (
+    STORE_ERRORS,
+    NotFound,
+    Overloaded,
+    ProofRequired,
+    ServiceUnavailable,
+    answer,
+)
+from shop.mail import service as mail
 from shop.models import User
-from shop.platform import rate_limits
-from shop.web.decorators import CustomerRequest, View
-from shop.web.forms import ProfileForm, SignInForm, SignUpForm, StaffSignInForm, fold_name
+from shop.platform import proof_of_work, rate_limits
+from shop.web import forms
+from shop.web.decorators import CustomerRequest, View, customer_form
 
 METHODS = ["get", "head", "post"]
 DEVICE = "device"
 """The cookie of a browser in which an account has signed in; signed together with its name."""
 DEVICE_SECONDS = 365 * 24 * 3600
+SIGN_UP = "sign-up"
+"""Purpose of the proof of work."""
 
 
 def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
     response.set_signed_cookie(
         DEVICE,
         secrets.token_hex(8),
-        salt=fold_name(name)[:150],
+        salt=forms.fold_name(name)[:150],
         max_age=DEVICE_SECONDS,
         secure=settings.SESSION_COOKIE_SECURE,
         httponly=True,
@@ -47,14 +62,23 @@ def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
     return response
 
 
-class SignIn(LoginView):
+def is_known_device(request: HttpRequest, name: str) -> bool:
+    """Return True if the last sign-in with this browser was that of the account."""
+    return bool(_device(request, forms.fold_name(name)[:150]))
+
+
+def _device(request: HttpRequest, name: str) -> str:
+    return str(request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS))
+
+
+class SignIn(views.LoginView):
     """Limited per address; for wrong passwords also per name, with and without the address.
 
     A known device has a limit of its own for its name: strangers cannot lock its customer out.
     """
 
     template_name = "shop/sign_in.html"
-    authentication_form = SignInForm
+    authentication_form = forms.SignInForm
     http_method_names = METHODS
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -85,11 +109,10 @@ class SignIn(LoginView):
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _count_failure(self, cost: int = 1) -> None:
-        name = fold_name(self.request.POST.get("username", ""))[:150]
+        name = forms.fold_name(self.request.POST.get("username", ""))[:150]
         address = rate_limits.address_of(self.request)
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
-        cookie = self.request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS)
-        counted = "wrong-anywhere", name, str(cookie)
+        counted = "wrong-anywhere", name, _device(self.request, name)
         rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
 
 
@@ -100,7 +123,7 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
     context["username"] = request.user.get_username()
     view = SignIn.as_view(
         template_name="admin/login.html",
-        authentication_form=StaffSignInForm,
+        authentication_form=forms.StaffSignInForm,
         extra_context={**admin.site.each_context(request), **context},
         next_page="admin:index",
     )
@@ -108,11 +131,11 @@ def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
-class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
+class SignUp(views.RedirectURLMixin, FormView):  # type: ignore[type-arg]
     """Create an account and sign its customer in."""
 
     template_name = "shop/sign_up.html"
-    form_class = SignUpForm
+    form_class = forms.SignUpForm
     http_method_names = METHODS
     next_page = settings.LOGIN_REDIRECT_URL
 
@@ -126,8 +149,14 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         rate_limits.count(*self._limit(), cost=0)
         return super().post(request, *args, **kwargs)
 
-    def form_valid(self, form: SignUpForm) -> HttpResponse:
+    def form_valid(self, form: forms.SignUpForm) -> HttpResponse:
         """Create the account; another sign-up may have taken the name since it was checked."""
+        address = rate_limits.address_of(self.request)
+        try:
+            proof_of_work.check(self.request.POST, purpose=SIGN_UP, address=address)
+        except ProofRequired as error:
+            context = self.get_context_data(form=form, proof=error.more)
+            return answer(self.request, error, page=self.template_name, context=context)
         try:
             with transaction.atomic():
                 user = form.save()
@@ -139,7 +168,14 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
         response = HttpResponseRedirect(self.get_success_url())
         return _remember_device(response, user.get_username())
 
-    def form_invalid(self, form: SignUpForm) -> HttpResponse:
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        """Add the challenge of the form; after an error, the one that was sent with it."""
+        sent = self.request.POST.get(proof_of_work.CHALLENGE, "")
+        return super().get_context_data(
+            **{"proof": proof_of_work.offer(SIGN_UP, sent=sent), **context}
+        )
+
+    def form_invalid(self, form: forms.SignUpForm) -> HttpResponse:
         """Show the form again with its errors."""
         if form.has_error("username", "unique"):
             rate_limits.count(*self._limit())
@@ -147,6 +183,74 @@ class SignUp(RedirectURLMixin, FormView):  # type: ignore[type-arg]
 
     def _limit(self) -> tuple[str, ...]:
         return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
+
+
+class PasswordReset(views.PasswordResetView):
+    """Send a link to a new password; the same answer for known and unknown addresses."""
+
+    template_name = "shop/password_reset.html"
+    form_class = forms.ResetForm
+    http_method_names = METHODS
+    success_url = reverse_lazy("password-reset-done")
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count every request. Raise NotFound if the shop sends no e-mail."""
+        if not mail.can_mail():
+            raise NotFound
+        rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "reset", rate_limits.address_of(request))
+        return super().post(request, *args, **kwargs)
+
+    def form_invalid(self, form: forms.ResetForm) -> HttpResponse:
+        """Show the form again with its errors."""
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+
+reset_sent = never_cache(
+    views.PasswordResetDoneView.as_view(template_name=PasswordReset.template_name)
+)
+
+
+class NewPassword(SuccessMessageMixin, views.PasswordResetConfirmView):  # type: ignore[type-arg]
+    """Set a new password, given the link; all sessions and purchase tokens of the account end."""
+
+    template_name = "shop/password_new.html"
+    http_method_names = METHODS
+    success_url = reverse_lazy("login")
+    success_message = gettext_lazy("Your new password is set. Sign in with it.")
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Count before the slow hash."""
+        rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
+        return super().post(request, *args, **kwargs)
+
+    form_invalid = PasswordReset.form_invalid
+
+
+@receiver(user_logged_in)
+def _keep_language(user: User, **signal: Any) -> None:
+    _set_language(user, get_language() or "")
+
+
+def _set_language(user: User, language: str) -> None:
+    if user.language != language:
+        User.objects.filter(pk=user.pk).update(language=language)
+
+
+def set_language(request: HttpRequest) -> HttpResponse:
+    """Choose the language of the pages, and of a signed-in customer's e-mail."""
+    response = set_language_cookie(request)
+    chosen = response.cookies.get(settings.LANGUAGE_COOKIE_NAME)
+    if chosen and isinstance(request.user, User):
+        _set_language(request.user, chosen.value)
+    return response
+
+
+@customer_form
+def remind(request: CustomerRequest, slug: str, page: str = "sale") -> HttpResponse:
+    """Send the customer messages about a sale: before it opens, and at their turn to buy."""
+    mail.remind(sale=get_cached_sale(slug=slug).sale, customer=request.user)
+    messages.success(request, _("We'll email you."))
+    return redirect(page, slug)
 
 
 def _account_page(view: View) -> View:
@@ -158,7 +262,7 @@ def _account_page(view: View) -> View:
 def profile(request: CustomerRequest) -> HttpResponse:
     """Show and change the customer's name and email address."""
     # A copy, so that invalid form data does not appear in the page's header.
-    form = ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
+    form = forms.ProfileForm(request.POST or None, instance=User.objects.get(pk=request.user.pk))
     return _account_form(request, form, "shop/profile.html")
 
 
@@ -170,7 +274,7 @@ def password(request: CustomerRequest) -> HttpResponse:
 
 
 def _account_form(
-    request: CustomerRequest, form: ProfileForm | PasswordChangeForm, page: str
+    request: CustomerRequest, form: forms.ProfileForm | PasswordChangeForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
         limit = settings.SIGN_IN_FAILURE_LIMIT, "account-form", str(request.user.pk)
@@ -192,7 +296,7 @@ def _account_form(
 def sign_out(request: HttpRequest) -> HttpResponseBase:
     """End the session, or say that it may not have ended."""
     try:
-        return LogoutView.as_view()(request)
+        return views.LogoutView.as_view()(request)
     except STORE_ERRORS as error:
         advice = _("You may still be signed in. Please sign out again in a moment.")
         raise ServiceUnavailable(advice) from error

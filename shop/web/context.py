@@ -9,6 +9,7 @@ from django.utils import timezone
 from locking import LockError, policy
 from locking.policy import Policy
 from shop.administration import alerts
+from shop.mail.service import can_mail
 from shop.orders.service import next_deadline
 from shop.payments.providers import can_pay
 from shop.platform.deadline import current_deadline
@@ -17,6 +18,7 @@ from shop.platform.deadline import current_deadline
 def banners(request: HttpRequest) -> dict[str, object]:
     """Return functions that the banners of staff and the header read on demand."""
     return {
+        "can_mail": can_mail(),
         "can_pay": can_pay(),
         "policy": _policy,
         "stock_alert": alerts.inconsistent_sales,

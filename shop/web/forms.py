@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 
 from django import forms
 from django.contrib.admin.forms import AdminAuthenticationForm
-from django.contrib.auth.forms import AuthenticationForm, UserCreationForm
+from django.contrib.auth.forms import AuthenticationForm, PasswordResetForm, UserCreationForm
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.text import format_lazy
@@ -20,11 +20,13 @@ from locking import admin, locks
 from locking.idempotency import is_key
 from locking.idempotency.views import FIELD, FORM_TYPES
 from shop.errors import BadInput, UnsupportedType
+from shop.mail.service import request_reset
 from shop.models import Sale, User
 from shop.sales.purchase_request import PurchaseRequest
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
+MAIL_HELP = _("For news of your orders, and for a link if you forget your password.")
 FIELDS = frozenset({"quantity", "attempt", FIELD})
 
 
@@ -57,11 +59,24 @@ class StaffSignInForm(SignInForm, AdminAuthenticationForm):
 
 
 class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
-    """Sign-up form."""
+    """Sign-up form; without an email address, a customer gets no messages."""
 
     class Meta:
         model = User
-        fields: ClassVar = ["username"]
+        fields: ClassVar = ["username", "email"]
+        help_texts: ClassVar = {"email": MAIL_HELP}
+
+
+class ResetForm(PasswordResetForm):
+    """Asks for the address to which the link to a new password is sent."""
+
+    def save(self, **options: Any) -> None:  # type: ignore[override]
+        """Write a message to each account with the address."""
+        address = self.cleaned_data["email"]
+        found = User.objects.filter(email__in={address, address.lower()}, is_active=True)
+        for user in found:  # an exact match, which every database finds by the index
+            if user.has_usable_password():
+                request_reset(customer=user)
 
 
 class ProfileForm(ModelForm):  # type: ignore[type-arg]
@@ -70,10 +85,8 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = User
         fields: ClassVar = ["first_name", "last_name", "email"]
-        labels: ClassVar = {
-            "first_name": _("First name"),
-            "last_name": _("Last name"),
-        }
+        labels: ClassVar = {"first_name": _("First name"), "last_name": _("Last name")}
+        help_texts: ClassVar = {"email": MAIL_HELP}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

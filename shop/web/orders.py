@@ -14,7 +14,7 @@ from locking.exceptions import IdempotencyError, KeyInFlight
 from locking.idempotency import Attempt
 from locking.models import IdempotencyKey
 from shop.errors import InFlight, KeyReused, ShopError, answer, wants_json
-from shop.models import Order
+from shop.models import Order, Payment
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments.providers import can_pay, provider
 from shop.platform.headers import allow
@@ -36,8 +36,20 @@ def order(request: CustomerRequest, number: str) -> HttpResponse:
     """Show one of the customer's own orders."""
     order = get_order(customer=request.user, number=number)
     if wants_json(request):
-        return JsonResponse({**order.receipt, "status": order.status})
+        state = {"status": order.status, "payment": _payment_state(order.payments.first())}
+        return JsonResponse({**order.receipt, **state})
     return allow_payment(render(request, "shop/order.html", _order_context(order)))
+
+
+def _payment_state(payment: Payment | None) -> dict[str, str] | None:
+    if payment is None:
+        return None
+    return {
+        "status": payment.outcome,
+        "amount": str(payment.amount),
+        "currency": payment.currency,
+        "answer_by": payment.answer_by.isoformat(timespec="milliseconds"),
+    }
 
 
 @customer_form

@@ -22,12 +22,14 @@ from shop.catalogue.page_cache import (
     get_cached_sale,
 )
 from shop.errors import STORE_ERRORS
+from shop.mail.kinds import OPENING_LEAD
+from shop.mail.service import can_mail, has_reminder
 from shop.models import Order, Sale
 from shop.orders.service import live_orders
 from shop.payments.providers import can_pay
 from shop.platform import shared_pages
 from shop.purchase import tokens
-from shop.purchase.admission import gate_page
+from shop.purchase.admission import GateState, gate_state
 from shop.web.context import time_to_pay
 from shop.web.decorators import live_page, public_page
 from shop.web.forms import TOKEN, read_key
@@ -130,15 +132,23 @@ def sale_token(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "shop/_purchase_token.html", {"sale": seen.sale, "key": key, **token})
 
 
-def _room_url(request: HttpRequest, sale: Sale) -> str | None:
-    """Return the URL of the page that this visitor has to pass before the form, or None.
+def _gate(request: HttpRequest, sale: Sale) -> GateState | None:
+    """Return what this visitor has to pass before the form, or has passed, or None.
 
     While the database is unavailable, the page stays; the purchase asks again.
     """
     try:
-        return gate_page(sale=sale, customer_id=request.user.pk)
+        return gate_state(sale=sale, customer_id=request.user.pk)
     except STORE_ERRORS:
         return None
+
+
+def _reminder(request: HttpRequest, sale: Sale) -> bool | None:
+    """Return whether the customer gets one; None if none is offered, as in the last minutes."""
+    user, is_early = request.user, sale.opens_at - timezone.now() > OPENING_LEAD
+    if not (is_early and user.is_authenticated and can_mail()):
+        return None
+    return has_reminder(sale=sale, customer=user)
 
 
 def _orders(request: HttpRequest, sale: Sale) -> tuple[list[Order], datetime | None]:
@@ -183,13 +193,17 @@ def sale_context(
     pending = [order for order in orders if order.status == Order.Status.PENDING]
     remaining = sale.limit_per_customer - sum(order.quantity for order in orders)
     key = key or str(uuid.uuid4())
-    room_url = _room_url(request, sale)
+    gate = _gate(request, sale)
+    room_url = gate.url if gate and gate.state != "turn" else None
     token = {} if room_url else purchase_token(request, sale, key, is_first=not orders)
     return {
         **stock_context(seen),
         **token,
         "room_url": room_url,
+        "gate": gate,
+        "turn_until": timezone.now() + timedelta(seconds=gate.lasts) if gate else None,
         "time_to_pay": time_to_pay(pay_by) if can_pay() else None,
+        "reminder": _reminder(request, sale),
         "order": next(iter(pending or orders), None),
         "quantities": range(1, min(remaining, max(1, sale.left)) + 1),
         "quantity": quantity,

@@ -138,7 +138,7 @@ def _refused(
     """Return the reason as JSON, or on the sale page with the customer's form."""
     refusal = refusal_of(error)
     assert refusal is not None
-    if wanted and isinstance(refusal, LimitReached):
+    if wanted and refusal.code == LimitReached.code:
         text = _("You can buy at most %(most)d in this sale.")
         refusal = LimitReached(text % {"most": wanted.sale.limit_per_customer})
     if wanted is None or wants_json(request) or current_deadline().is_over:

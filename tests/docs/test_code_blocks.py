@@ -25,8 +25,9 @@ LANGUAGES = ("python", "sh", "text")
 REPLAYED = {
     f"docs/library/{page}.md"
     for page in ("tutorial", "migrate", "test-your-code", "write-a-backend")
-}
-"""test_library_tutorial.py, test_migration.py and test_library_how_to.py run their blocks."""
+} | {"docs/how-to/buy-with-curl.md"}
+"""test_library_tutorial.py, test_migration.py, test_library_how_to.py and test_buy_with_curl.py run
+their blocks."""
 SHELL = [block for block in BLOCKS if block.language == "sh" and block.page not in REPLAYED]
 
 

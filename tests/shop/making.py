@@ -44,7 +44,7 @@ def a_customer() -> User:
     return User.objects.create(username=f"buyer-{secrets.token_hex(4)}")
 
 
-def signed_in(user: User | None = None, **options: bool) -> Client:
+def signed_in(user: User | None = None, **options: Any) -> Client:
     """Return a signed-in test client of this or a new customer."""
     client = Client(**options)
     client.force_login(user or a_customer())

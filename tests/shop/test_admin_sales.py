@@ -65,7 +65,7 @@ def test_mistake_is_explained_at_its_field(amy, cup, mistake):
     assert sentence.endswith(".")
     assert not re.search(r"[Cc]onstraint|sale_", sentence)
     if mistake == "dear":
-        assert sentence == "The sale price is above the regular price of ¥3.00."
+        assert sentence == "The sale price is above the regular price of ¥3."
     assert not Sale.objects.exists()
 
 

@@ -10,19 +10,20 @@ from django.test.utils import CaptureQueriesContext
 
 from devservers import Redis
 from devservers.faults.waiting import until
+from locking import single_flight
 from locking.testing.calls import within
 from shop.errors import NotAdmitted
-from shop.models import Order, Sale
+from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.platform import rate_limits
 from shop.purchase import admission
-from shop.purchase.admission import admit, gate_page
+from shop.purchase.admission import admit, gate_state
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
-from tests.shop.making import a_customer, a_sale, fresh
+from tests.shop.making import a_customer, a_sale, fresh, signed_in
 from tests.shop.web.wsgi_browser import Browser, alone, counted_messages, li
-from tests.waiting_room.rooms import a_room
+from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import gate, service
 from waiting_room.models import Room
 from waiting_room.service import join, place_of
@@ -148,17 +149,38 @@ def test_sale_without_a_room_costs_no_message(li, monkeypatch) -> None:
     sale = a_sale()
     monkeypatch.setattr(service, "place_of", None)
     assert send(li, sale, "token").status == 201
-    assert gate_page(sale=sale, customer_id=li.user.pk) is None
+    assert gate_state(sale=sale, customer_id=li.user.pk) is None
 
 
-def test_page_of_the_room_is_named_until_the_admission() -> None:
-    room = a_room(inlet=6000)
-    customer = a_customer().pk
+def test_sale_page_knows_the_state_of_the_room(li, settings) -> None:
+    """It said "Join the waiting room" to a customer at position 3, and nothing to one admitted."""
+    settings.HARD_DEADLINE = 600
+    room = a_room(mode="lottery", inlet=6000, opens_in=60)
     url = f"/sales/{room.sale.slug}/room/"
-    assert gate_page(sale=room.sale, customer_id=None) == url
-    assert gate_page(sale=room.sale, customer_id=customer) == url
-    admitted(room, customer)
-    assert gate_page(sale=room.sale, customer_id=customer) is None
+    client = signed_in(li.user)
+
+    def page() -> str:
+        admission.clear()
+        single_flight.invalidate("sale")
+        return " ".join(client.get(room.sale.get_absolute_url()).text.split())
+
+    assert gate_state(sale=room.sale, customer_id=None) == (url, "outside", None, 0)
+    assert gate_state(sale=room.sale, customer_id=li.user.pk) == (url, "outside", None, 0)
+    assert "Join the waiting room" in page()
+    join(sale=room.sale, customer_id=li.user.pk)
+    assert gate_state(sale=room.sale, customer_id=li.user.pk) == (url, "waiting", None, 0)
+    assert "once it is drawn" in page()
+    open_now(room.sale)
+    until(lambda: place_of(sale=room.sale, customer_id=li.user.pk).admitted, "the turn")
+    second = a_customer().pk
+    service.pause(room=room, staff=User.objects.create_superuser("amy"))
+    join(sale=room.sale, customer_id=second)
+    assert gate_state(sale=room.sale, customer_id=second)[:3] == (url, "waiting", 2)
+    state = gate_state(sale=room.sale, customer_id=li.user.pk)
+    assert (state.url, state.state, 0 < state.lasts < 125) == (url, "turn", True)
+    shown = page()
+    assert ("It's your turn" in shown, "Buy now" in shown) == (True, True)
+    assert "at least until" in shown
 
 
 @ENTRIES
@@ -168,7 +190,7 @@ def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) 
     """503 in bounded time; a customer whom this process has seen admitted may still buy."""
     room = a_room(inlet=6000)
     admitted(room, li.user.pk)
-    assert gate_page(sale=room.sale, customer_id=li.user.pk) is None
+    assert gate_state(sale=room.sale, customer_id=li.user.pk).state == "turn"
     getattr(private_redis, fault)()
     try:
         other = Browser()
@@ -176,7 +198,7 @@ def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) 
             refused = send(other, room.sale, entry)
         assert (refused.status, refused.body["error"]) == (503, "store_down")
         assert int(refused.headers["Retry-After"]) > 0
-        assert gate_page(sale=room.sale, customer_id=other.user.pk)
+        assert gate_state(sale=room.sale, customer_id=other.user.pk).state == "outside"
         record_outcome("503")
         assert send(li, room.sale, entry).status == 201
         assert Order.objects.count() == 1

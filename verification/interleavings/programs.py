@@ -7,7 +7,6 @@ from typing import Any
 LEASE, CRASH = "lease ends", "A crashes"
 NOT_LINEARIZABLE, NEVER_FREE, STUCK = "not linearizable", "the lock stays held", "deadlock"
 OVERSOLD, LEDGER = "oversold", "stock and ledger differ"
-LOST = "an accepted reservation has no order"
 
 
 @dataclass(frozen=True)
@@ -15,12 +14,11 @@ class Program:
     """A program of two or three clients.
 
     A client's words: `try` and `wait` acquire the lock, without and with waiting; `renew` and
-    `release`; `read` and `write` the stock row of a sale, to buy one unit. In the store "queue",
-    `reserve` a unit, and `write` the orders of all reservations.
+    `release`; `read` and `write` the stock row of a sale, to buy one unit.
     """
 
     store: str
-    """A name that `worlds.Stores` knows, or "queue"."""
+    """A name that `worlds.Stores` knows."""
     script: str
     """The words of each client: "A, B: try release; C: wait release"."""
     faults: tuple[str, ...] = ()
@@ -43,7 +41,6 @@ class Program:
 _LOCK, _LOCK_3 = "A, B: wait renew release", "A, B, C: wait renew release"
 _TRY, _AGAIN = "A, B: try release", "A, B: try renew release try release"
 _BUY, _BUY_3 = "A, B: wait read write release", "A, B, C: wait read write release"
-_WRITE, _WRITE_3 = "A, B: reserve write", "A: reserve; B: reserve write; C: write"
 _TWO_UNITS: dict[str, Any] = {"stock": 2, "ends_at": "release"}
 
 PROGRAMS = {
@@ -62,11 +59,6 @@ PROGRAMS = {
     "database/exclusive": Program("database", "A, B: try renew renew release"),
     "database/give-up": Program("database", "A: try renew renew release; B: wait release"),
     "database/try": Program("database", _AGAIN, (LEASE,)),
-    "reservations/two-writers": Program("queue", _WRITE, strategy="conditional"),
-    "reservations/three": Program("queue", _WRITE_3, strategy="conditional", stock=2),
-    "reservations/three-lease": Program("queue", _WRITE_3, (LEASE,), strategy="fenced", stock=2),
-    "reservations/lease": Program("queue", _WRITE, (LEASE,), strategy="fenced", stock=2),
-    "reservations/crash": Program("queue", _WRITE, (CRASH,), strategy="conditional", stock=2),
     "game/race-broken": Program("none", _BUY, breaks=OVERSOLD),
     "game/race": Program("redis", _BUY),
     "game/expire-broken": Program("setnx_expire", _BUY, (CRASH,), STUCK),

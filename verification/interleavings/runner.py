@@ -13,7 +13,6 @@ from inventory.stock import create_stock
 from verification.interleavings.gates import gates
 from verification.interleavings.perform import Runs
 from verification.interleavings.programs import PROGRAMS
-from verification.interleavings.reservations import Reservations
 from verification.interleavings.search import search
 from verification.interleavings.worlds import Stores
 
@@ -23,10 +22,7 @@ MASTERS = 3
 def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
     """Search the interleavings of one program; return what was found."""
     program, began = PROGRAMS[name], time.monotonic()
-    if program.store == "queue":
-        runs: Runs = Reservations(program, stores.redis)
-    else:
-        runs = Runs(program, stores.open(program.store), stores.stock_id)
+    runs = Runs(program, stores.open(program.store), stores.stock_id)
     with closing(runs), gates(runs.world):
         found = search(runs.perform, limit)
     return {

@@ -57,8 +57,6 @@ class Client(Thread):
         self.next = ""
         """The action when it is chosen."""
         self.is_ready: Callable[[], bool] = lambda: True
-        self.gated: frozenset[str] | None = None
-        """The operations before which it stops; None: all."""
         self.on_resume: Callable[[], object] = lambda: None
         """Called when it is chosen, before it goes on."""
         self.memory: dict[str, Any] = {}
@@ -78,8 +76,6 @@ class Client(Thread):
     def step(self, what: str, is_ready: Callable[[], bool] = lambda: True) -> None:
         """Stop before an operation until the scheduler chooses this client."""
         assert self.schedule is not None
-        if self.gated is not None and what not in self.gated and not self.has_crashed:
-            return
         if not self.has_crashed:
             self.next, self.is_ready = what, is_ready
             self.schedule.hand_on(self)

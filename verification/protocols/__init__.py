@@ -1,5 +1,5 @@
 """Models of protocols, of which all states are searched; see docs/explanation/models.md."""
 
-from verification.protocols import purchase, queue, redlock, switch
+from verification.protocols import queue, switch
 
-PROTOCOLS = {one.PROTOCOL.name: one.PROTOCOL for one in (purchase, switch, redlock, queue)}
+PROTOCOLS = {one.PROTOCOL.name: one.PROTOCOL for one in (switch, queue)}

@@ -3,5 +3,6 @@
 `plan.generate` makes a plan from a seed, of the backends, workloads and faults in `catalogue`.
 `runner` runs it on the servers and links of `stores`, while `faults` injects. Each process executes
 `commands`: threads of a `workload`, or customers of a shop (`stock`), record what they are told.
-`judge` and `judge_sales` read these records; `reduce` finds the faults that a failing plan needs.
+`judge` and `judge_sales` read these records; `campaign` runs plan after plan, and finds the faults
+that a failing one needs.
 """

@@ -12,6 +12,7 @@ TTL = 1.0
 ALIAS, OTHER = "torture", "other"
 """The backend of a run, and the one that a switch changes to: a table, or Redis if ALIAS is SQL."""
 NODE = "locking.backends"
+DATABASES = ("MariaDb", "PostgreSql")
 
 
 class Store(NamedTuple):
@@ -37,10 +38,12 @@ class Store(NamedTuple):
         own = [self.server] * self.size if self.server else []
         return [*own, self.shop] if self.shop in DATABASES else own
 
+    @property
+    def can_switch(self) -> bool:
+        """Return whether a policy with this backend can be switched."""
+        return self.capabilities.exclusion == "machines" and self.capabilities.lists_holders
 
-DATABASES = ("MariaDb", "PostgreSql")
-DATABASE = 1
-"""The number of the shop's database among its servers; Redis comes first."""
+
 _FAST = {"SOCKET_TIMEOUT": 0.5, "CONNECT_TIMEOUT": 0.5}
 _SESSIONS = {"SESSION_TIMEOUT": TTL, "CONNECT_TIMEOUT": 1.0}
 _REDIS = Store(f"{NODE}.redis.RedisBackend", "Redis", 1, _FAST)
@@ -67,7 +70,7 @@ STORES = {
 """The database of "database" is a file of SQLite."""
 CONTROLS = "none", "shop-none"
 
-WORKLOADS: dict[str, Callable[[Store], bool]] = {
+WORKLOADS: dict[str, Callable[[Store], object]] = {
     "mutex": lambda store: True,
     "reentrant": lambda store: True,
     "fenced": lambda store: store.capabilities.fencing,
@@ -75,8 +78,8 @@ WORKLOADS: dict[str, Callable[[Store], bool]] = {
     "semaphore": lambda store: store.capabilities.shared,
     "read-write": lambda store: store.capabilities.shared,
     "hand-over": lambda store: store.capabilities.hands_over,
-    "two-stores": lambda store: bool(store.server),
-    "switch": lambda store: can_switch(store),
+    "two-stores": lambda store: store.server,
+    "switch": lambda store: store.can_switch,
     "stock": lambda store: False,
 }
 """Each with the backends that can run it; shops run the last one, and no other."""
@@ -96,32 +99,12 @@ MARKS: dict[str, tuple[str, ...]] = {
 HOLDING = ("mutex", "fenced", "asyncio")
 """Those that acquire and release one lock."""
 
-OF_PROCESSES, OF_LINKS = ("kill", "stop"), ("partition", "late", "delay", "cut")
-_OF_DATABASES = ("restart", "pause", "slow-commit", "late-commit", "exhausted", "full-disk")
-OF_SERVERS = {
-    "Redis": ("restart", "pause", "clock", "exhausted", "full-disk"),
-    "MariaDb": _OF_DATABASES,
-    "PostgreSql": (*_OF_DATABASES, "promote"),
-    "ZooKeeper": ("restart", "pause"),
-}
-SHOP_FAULTS = {
-    "Redis": ("restart", "pause", "exhausted"),
-    "MariaDb": ("restart", "pause", "slow-commit", "late-commit"),
-    "PostgreSql": ("restart", "pause", "late-commit"),
-}
-ON_LINKS = (*OF_LINKS, "duplicate", "late-commit")
-"""The faults whose target is a process, although it does not notice them itself."""
+OF_PROCESSES, OF_SERVERS = ("kill", "stop"), ("restart", "pause")
 CUTTING_OFF = ("partition", "late", "cut")
 """Faults in which a process gets no reply."""
-FORGETTING = {"restart", "promote", "clock"}
-"""Faults after which one Redis does not know its locks, so that two holders are expected."""
-SESSION_ENDING = {*CUTTING_OFF, "restart"}
-"""Faults that end a session on the server before its holder can know."""
-
-
-def can_switch(store: Store) -> bool:
-    """Return whether a policy with this backend can be switched."""
-    return store.capabilities.exclusion == "machines" and store.capabilities.lists_holders
+OF_LINKS = (*CUTTING_OFF, "delay")
+ON_LINKS = (*OF_LINKS, "late-commit")
+"""The faults whose target is a process, although it does not notice them itself."""
 
 
 def workloads_of(backend: str) -> list[str]:
@@ -137,10 +120,6 @@ def kinds_of(backend: str) -> list[str]:
         return [*OF_LINKS]
     if not store.server:
         return ["stop"] if backend == "process" else [*OF_PROCESSES]
-    if store.shop:
-        servers = {*SHOP_FAULTS["Redis"], *SHOP_FAULTS.get(store.shop, ())}
-        return [*OF_PROCESSES, *OF_LINKS, *sorted(servers)]
-    found = [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS[store.server]]
-    if not can_switch(store):  # the other workloads have no transaction with a COMMIT
-        found = [kind for kind in found if kind != "late-commit"]
-    return [*found, *(["promote", "duplicate"] if backend == "redis" else [])]
+    # The other workloads have no transaction with a COMMIT.
+    commits = store.shop in DATABASES or (store.server in DATABASES and store.can_switch)
+    return [*OF_PROCESSES, *OF_LINKS, *OF_SERVERS, *(["late-commit"] if commits else [])]

@@ -1,34 +1,18 @@
-"""Judge a recorded run; the judges share no assumption about the cause of a failure.
+"""Judge the records of a run, and what it left; the judges assume no cause of a failure.
 
-Of locks:
-
-- exclusion: the history is linearizable under the lock's model, where a lease may end by itself
-  from its deadline on;
-- fencing: tokens grow in the order of the grants, and a guarded number refuses stale writes;
-- liveness: after the last fault each lock is granted within a bound;
-- leaks: no lock, thread or descriptor is left over;
-- errors: no exception but those that the library promises.
-
-Of a shop, without its code:
-
-- audit: the shop's own audit of each sale finds nothing;
-- promises: an acknowledged key has one order, and its answers agree;
-- units: the answers are linearizable under the model of a stock;
-- liveness: after the last fault, the queue empties and a unit that is left can be bought.
+docs/reference/verify.md says what each judge of locks and of shops requires.
 """
 
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.kernel import judges
 from loadtest.kernel.history import Event, history
-from loadtest.kernel.judges import Run
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
 from shop.reservations.store import FILL_TIMEOUT
@@ -95,41 +79,32 @@ def _described(wrong: Operation) -> str:
 
 def judge(plan: Plan, folder: Path) -> Judgement:
     """Judge the history of a run, and the numbers that its locks guarded."""
-    events = _undecided(history(folder), _is_late)
+    events = [*_undecided(history(folder), is_lost=False)]
     found, excludes = Judgement(events=len(events)), plan.excludes()
     if excludes:
         # A database that loses the connection of a release may have executed it: LockLost, too.
-        known = _undecided(events, _is_lost) if plan.store.server in DATABASES else events
-        model = EXCLUSION.get(plan.workload, Lock())
-        found.linearizable("exclusion", with_expiries(known), model)
+        known = [*_undecided(events, is_lost=plan.store.server in DATABASES)]
+        found.linearizable("exclusion", with_expiries(known), EXCLUSION.get(plan.workload, Lock()))
     # Where a lock may have ended unnoticed, a re-entry may still succeed.
     fences = plan.store.capabilities.fencing and (excludes or plan.workload != "reentrant")
     if fences and (fenced := FENCED.get(plan.workload)):
         found.linearizable("fencing", events, fenced)
-        if plan.workload != "reentrant":
-            wrong = judges.judge(Run(events), judges.tokens)
-            found.violations += [f"fencing: {one}" for one in wrong]
     if plan.workload == "fenced":
         found.violations += lost_writes(events, folder / REGISTER)
     return found
 
 
-def _undecided(events: Iterable[Event], matches: Callable[[Event], bool]) -> list[Event]:
-    """Return the history in which the operations with these ends may have happened."""
-    return [event | {"type": "unknown"} if matches(event) else event for event in events]
+def _undecided(events: Iterable[Event], *, is_lost: bool) -> Iterator[Event]:
+    """Yield the history in which operations may have happened although their ends say otherwise.
 
-
-def _is_late(event: Event) -> bool:
-    """Return True for a grant that its caller learned of only after the lease's deadline.
-
-    It was stopped during its acquire, and a later holder may have come and gone.
+    A grant that its caller learned of only after the lease's deadline: it was stopped during its
+    acquire, and a later holder may have come and gone. With `is_lost`, a release that was lost.
     """
-    is_grant = (event["do"], event.get("type")) == ("acquire", "ok")
-    return is_grant and event["deadline"] is not None and event["t"] > event["deadline"]
-
-
-def _is_lost(event: Event) -> bool:
-    return (event["do"], event.get("type")) == ("release", "fail")
+    for event in events:
+        end, deadline = (event["do"], event.get("type")), event.get("deadline")
+        is_late = end == ("acquire", "ok") and deadline is not None and event["t"] > deadline
+        is_open = is_late or (is_lost and end == ("release", "fail"))
+        yield event | {"type": "unknown"} if is_open else event
 
 
 def with_expiries(events: Sequence[Event]) -> list[Event]:

@@ -1,13 +1,14 @@
 """Plans of torture runs, generated from a seed: the workload, and which fault begins when."""
 
-import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any, NamedTuple, Self
 
 from verification.torture import catalogue
 from verification.torture.catalogue import (
     ALIAS,
+    DATABASES,
     OF_LINKS,
     OF_PROCESSES,
     ON_LINKS,
@@ -26,7 +27,6 @@ SWITCH_AFTER, ANNOUNCED = 0.25, 1.4
 """Seconds after which the first switch begins, and has read the holders in the old backend."""
 MANY = 16
 """Locks of a run with switches in which all holds are short, so that many locks are free."""
-FAULTS_PER_RUN = (1, 5)
 ALL, OPERATOR = 0, -1
 """Targets of a fault of links: all processes that work, and the one that switches the policy."""
 EVERY = -1
@@ -37,12 +37,9 @@ OPERATOR_SPAN = (2.2, 4.0)
 """The same if only the process that switches gets no reply: longer than it waits for a lease."""
 LATE_SPAN = (1.1, 2.6)
 """The same for the COMMIT of an announcement: longer than a process may act on a policy."""
-ATTACKED_SHARE = 2 / 3
-"""Share of the switches that are hit while they are announced."""
+SHOP_SPANS = ((0.1, 0.6), (0.8, 3.5))
 SHOP_SECONDS = (4.0, 4.0, 4.0, 9.0)
 """Seconds of a run of the shop, some so long that "sold out" becomes final."""
-LONGEST_OUTAGE = 3.5
-"""Most seconds of a fault of the shop."""
 
 
 class Fault(NamedTuple):
@@ -120,23 +117,16 @@ class Plan:
     def excludes(self) -> bool:
         """Return whether the backend promises one holder under these faults."""
         store, kinds = self.store, {fault.kind for fault in self.faults}
-        if store.server == "Redis":
-            # RedLock delays restarts. Under contention a claim wins with the least majority, so
-            # one clock that jumps is enough to lose it.
-            return not kinds & ({"clock"} if store.size > 1 else catalogue.FORGETTING)
-        if "promote" in kinds:  # the standby lacks the last grants
-            return False
-        ends_early = store.server in catalogue.DATABASES and store.capabilities.session_bound
-        return not (ends_early and kinds & catalogue.SESSION_ENDING)
+        if store.server == "Redis":  # one that restarts forgets its locks; RedLock waits
+            return store.size > 1 or "restart" not in kinds
+        # The server may end a session before its holder can know.
+        ends_early = store.server in DATABASES and store.capabilities.session_bound
+        return not (ends_early and kinds & {*catalogue.CUTTING_OFF, "restart"})
 
     def linked(self, number: int) -> bool:
-        """Return whether a fault hits the links of a process, which else needs no proxy.
-
-        A promoted standby has another port, to which the links are redirected.
-        """
+        """Return whether a fault hits the links of a process, which else needs no proxy."""
         targets = {fault.target for fault in self.faults if fault.kind in ON_LINKS}
-        is_hit = bool(targets & ({ALL, number} if number else {OPERATOR}))
-        return is_hit or any(fault.kind == "promote" for fault in self.faults)
+        return bool(targets & ({ALL, number} if number else {OPERATOR}))
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan in values that JSON can represent."""
@@ -152,41 +142,56 @@ class Plan:
 
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:
     """Return the plan of a seed."""
-    if STORES[backend].shop:
-        return _generate_shop(seed, backend)
-    rng = random.Random(f"{seed} {backend}")
+    rng = Random(f"{seed} {backend}")
     known = [one for one in catalogue.workloads_of(backend) if not workloads or one in workloads]
-    workload, kinds = rng.choice(known), catalogue.kinds_of(backend)
-    names = rng.choice((1, 4, MANY, MANY) if workload == "switch" else (1, 2, 4, 8))
-    has_long_leases = backend == "redis" and workload in catalogue.HOLDING and rng.random() < 0.5
-    if has_long_leases:  # no fault may leave a lock without an owner that can release it
-        kinds = [*OF_LINKS, "pause", "exhausted"]
-    elif workload == "two-stores":  # a stopped process may lose the leases of both
-        kinds = [kind for kind in kinds if kind not in ("stop", "late-commit")]
-    elif STORES[backend].server in catalogue.DATABASES:  # a lost commit would undo a switch
-        unfit = "promote" if workload == "switch" else "late-commit"
-        kinds = [kind for kind in kinds if kind != unfit]
-    ttl = LONG_TTL if has_long_leases else TTL
-    plan = Plan(seed=seed, backend=backend, workload=workload, names=names, faults=(), ttl=ttl)
-    count, faults = rng.randint(*FAULTS_PER_RUN), list[Fault]()
-    if workload == "switch" and plan.store.server and rng.random() < ATTACKED_SHARE:
-        faults += _against_a_switch(plan, rng)
-        # A late COMMIT shows where many locks are free, a lost store where holds are long.
-        plan = replace(plan, names=MANY if faults[0].kind == "late-commit" else rng.choice((1, 4)))
+    workload, kinds = rng.choice(known or ["stock"]), catalogue.kinds_of(backend)
+    plan = Plan(seed=seed, backend=backend, workload=workload, names=rng.choice((1, 2)), faults=())
+    count, spans, faults = rng.randint(1, 5), SPANS, list[Fault]()
+    if workload == "stock":
+        plan, spans = replace(plan, terms=_terms(backend, rng)), SHOP_SPANS
+    elif workload == "switch":
+        plan = replace(plan, names=rng.choice((1, 4, MANY, MANY)))
+        if plan.store.server and rng.random() < 2 / 3:
+            faults += _against_a_switch(plan, rng)
+            # A late COMMIT shows where many locks are free, a lost store where holds are long.
+            is_late = faults[0].kind == "late-commit"
+            plan = replace(plan, names=MANY if is_late else rng.choice((1, 4)))
+    else:
+        plan = replace(plan, names=rng.choice((1, 2, 4, 8)))
+        # Only a switch sends a COMMIT, and a stopped process may lose the leases of two stores.
+        unfit = ("late-commit", "stop") if workload == "two-stores" else ("late-commit",)
+        kinds = [kind for kind in kinds if kind not in unfit]
+        if backend == "redis" and workload in catalogue.HOLDING and rng.random() < 0.5:
+            # No fault may leave a lock without an owner that can release it.
+            plan, kinds = replace(plan, ttl=LONG_TTL), [*OF_LINKS, "pause"]
     while len(faults) < count:
         # Half of the faults of a switch begin before it has read the holders of the old backend.
-        last = ANNOUNCED if plan.workload == "switch" and rng.random() < 0.5 else plan.seconds - 0.3
-        kind, at = rng.choice(kinds), round(rng.uniform(0.1, last), 2)
-        seconds = 0.0 if kind == "kill" else _span(rng.choice(SPANS), rng)
+        is_early = workload == "switch" and rng.random() < 0.5
+        kind = rng.choice(kinds)
+        at = round(rng.uniform(0.1, ANNOUNCED if is_early else plan.seconds - 0.4), 2)
+        seconds = 0.0 if kind == "kill" else _span(rng.choice(spans), rng)
         faults.append(Fault(kind, at, seconds, *_target(kind, plan, rng)))
-    return replace(plan, faults=_in_order(faults))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
-def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
+def _terms(backend: str, rng: Random) -> Terms:
+    """Return the terms of a shop; only the control, which has no lock, writes with "naive"."""
+    is_control = backend == "shop-none"
+    lock = ALIAS if is_control else rng.choice((ALIAS, ALIAS, "none", "process"))
+    return Terms(
+        lock=lock,
+        strategy="naive" if is_control else rng.choice(("conditional", "fenced")),
+        is_queued=not is_control and rng.random() < 0.4,
+        units=rng.choice((3, 10, 100)),
+        limit=rng.choice((2, 5)),
+        switches=lock == ALIAS and not is_control and rng.random() < 0.3,
+        seconds=rng.choice(SHOP_SECONDS),
+    )
+
+
+def _against_a_switch(plan: Plan, rng: Random) -> Iterator[Fault]:
     """Yield what cuts the switching process off while it announces, for longer than a lease."""
-    if (
-        plan.store.server in catalogue.DATABASES and rng.random() < 0.5
-    ):  # the COMMIT of the announcement
+    if plan.store.server in DATABASES and rng.random() < 0.5:  # the COMMIT of the announcement
         yield Fault("late-commit", 0.1, _span(LATE_SPAN, rng), OPERATOR)
         return
     # Where it is refused at once, it tries again soon, while the holders are still at work.
@@ -199,59 +204,19 @@ def _against_a_switch(plan: Plan, rng: random.Random) -> Iterator[Fault]:
         yield Fault(kind, at, _span(OPERATOR_SPAN, rng), ALL, others)
 
 
-def _generate_shop(seed: int, backend: str) -> Plan:
-    """Return the plan of a shop; only the control, which has no lock, writes with "naive"."""
-    rng, store = random.Random(f"{seed} {backend}"), STORES[backend]
-    is_control = backend == "shop-none"
-    strategy = "naive" if is_control else rng.choice(("conditional", "fenced"))
-    lock = ALIAS if is_control else rng.choice((ALIAS, ALIAS, "none", "process"))
-    terms = Terms(
-        lock=lock,
-        strategy=strategy,
-        is_queued=not is_control and rng.random() < 0.4,
-        units=rng.choice((3, 10, 100)),
-        limit=rng.choice((2, 5)),
-        switches=lock == ALIAS and not is_control and rng.random() < 0.3,
-        seconds=rng.choice(SHOP_SECONDS),
-    )
-    known, faults = catalogue.kinds_of(backend), []
-    for _ in range(rng.randint(*FAULTS_PER_RUN)):
-        kind, at = rng.choice(known), round(rng.uniform(0.1, terms.seconds - 0.5), 2)
-        servers = [n for n, name in enumerate(("Redis", store.shop)) if _can_hit(kind, name)]
-        seconds = rng.choice((rng.uniform(0.1, 0.6), rng.uniform(0.8, LONGEST_OUTAGE)))
-        seconds = 0.0 if kind == "kill" else round(seconds, 2)
-        server = rng.choice(servers or [0])
-        if kind in OF_PROCESSES:
-            faults.append(Fault(kind, at, seconds, rng.randint(1, PROCESSES)))
-        elif kind in ON_LINKS:
-            faults.append(Fault(kind, at, seconds, rng.randint(ALL, PROCESSES), server))
-        else:
-            faults.append(Fault(kind, at, seconds, server))
-    options: dict[str, Any] = {"ttl": TTL, "terms": terms}
-    options |= {"names": rng.choice((1, 2)), "faults": _in_order(faults)}
-    return Plan(seed=seed, backend=backend, workload="stock", **options)
-
-
-def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    return tuple(sorted(faults, key=lambda fault: fault.at))
-
-
-def _can_hit(kind: str, server: str) -> bool:
-    return server in catalogue.SHOP_FAULTS and (
-        kind in OF_LINKS or kind in catalogue.SHOP_FAULTS[server]
-    )
-
-
-def _span(limits: tuple[float, float], rng: random.Random) -> float:
+def _span(limits: tuple[float, float], rng: Random) -> float:
     return round(rng.uniform(*limits) * TTL, 2)
 
 
-def _target(kind: str, plan: Plan, rng: random.Random) -> tuple[int, int]:
+def _target(kind: str, plan: Plan, rng: Random) -> tuple[int, int]:
     """Return the process or server, and the server of a link."""
+    servers = len(plan.store.servers)
     if kind in OF_PROCESSES:
         return rng.randint(1, plan.processes), EVERY
     if kind not in ON_LINKS:
-        return rng.randrange(plan.store.size), EVERY
-    worker, size = rng.randint(ALL, PROCESSES), plan.store.size
-    server = rng.randrange(size) if size > 1 and rng.random() < 0.5 else EVERY
+        return rng.randrange(servers), EVERY
+    server = rng.randrange(servers) if servers > 1 and rng.random() < 0.5 else EVERY
+    if plan.terms:  # its database comes last
+        server = servers - 1 if kind == "late-commit" else rng.randrange(servers)
+    worker = rng.randint(ALL, PROCESSES)
     return rng.choice((OPERATOR, worker)) if plan.workload == "switch" else worker, server

@@ -37,11 +37,19 @@ class Run:
 
     plan: Plan
     violations: list[str]
-    undecided: int
-    counts: dict[str, int]
+    undecided: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     proofs: list[tuple[Fault, str]] = field(default_factory=list)
     seconds: float = 0.0
     events: int = 0
+
+    def __str__(self) -> str:
+        plan, counts = self.plan, f"{self.counts.get('grants', 0)} grants"
+        if "switches" in self.counts:
+            counts += f" and {self.counts['switches']} switches"
+        faults = "; ".join(str(fault) for fault, _ in self.proofs)
+        verdict = "; ".join(self.violations) or ("undecided" if self.undecided else "ok")
+        return f"{plan.seed} {plan.backend} {plan.workload}: {counts}; {faults}: {verdict}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the result in values that JSON can represent."""
@@ -106,14 +114,14 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
         if plan.terms:
             switcher.call("open_sales", names=names, terms=list(plan.terms))
         begin = time.monotonic() + LEAD_SECONDS
-        work = {"kind": plan.workload, "names": names, "end": begin + plan.seconds}
+        end = begin + plan.seconds
         for number in numbers:
-            do = "sell" if plan.terms else "work"
-            workers[number].send(do, seed=f"{plan.seed} {number}", **work)
+            asked = {"kind": plan.workload, "names": names, "seed": f"{plan.seed} {number}"}
+            workers[number].send("sell" if plan.terms else "work", end=end, **asked)
         injector = Injector(stores, recorder)
         injecting = threading.Thread(target=injector.run, args=(plan.faults, begin))
         injecting.start()
-        counts = Counter(_switched(switcher, plan, begin + plan.seconds))
+        counts = Counter(_switched(switcher, plan, end))
         injecting.join()
         injector.recover()
         violations = list[str]()
@@ -121,16 +129,14 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             if not workers[number].is_alive:  # it was killed
                 stores.worker(number)
                 continue
-            left = max(0.0, begin + plan.seconds - time.monotonic())
-            reply = workers[number].receive(left + HANG_SECONDS)
+            reply = workers[number].receive(max(0.0, end - time.monotonic()) + HANG_SECONDS)
             counts.update(reply["counts"])
             violations += [f"errors: {error}" for error in reply["errors"]]
         if plan.terms:
             probe = switcher.call("probe_sales", names=names, timeout=SHOP_BOUND)
         else:
             probe = switcher.call("probe", names=names, kind=plan.workload, timeout=BOUND)
-        sales = probe.get("sales")
-        judge.send("judge", plan=plan.as_json(), folder=str(folder), sales=sales)
+        judge.send("judge", plan=plan.as_json(), folder=str(folder), sales=probe.get("sales"))
         alive = [number for number, worker in workers.items() if worker.is_alive]
         for number in alive:
             most = before[number]["threads"] + MORE_THREADS
@@ -141,11 +147,9 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             for number in alive
         ]
         found = judge.receive(JUDGE_SECONDS)
-        violations += found["violations"] + judge_ends(plan, probe, ends)
-        seconds, undecided = time.monotonic() - started, found["undecided"]
-        return Run(
-            plan, violations, undecided, dict(counts), injector.proofs, seconds, found["events"]
-        )
+        found["violations"] = violations + found["violations"] + judge_ends(plan, probe, ends)
+        seconds = time.monotonic() - started
+        return Run(plan, **found, counts=dict(counts), proofs=injector.proofs, seconds=seconds)
 
 
 def _switched(switcher: WorkerProcess, plan: Plan, end: float) -> dict[str, int]:

@@ -43,6 +43,7 @@ MOST_SENDS, CUT_SHARE = 5, 0.3
 """Sends of a form, and the share of those whose connection is cut."""
 FILE = "shop.json"
 REFUSED = (DatabaseError, ShopError, *STORE_ERRORS)
+ERRORS = {"sold_out": SOLD_OUT[0], "limit": "limit"}
 UNDECIDED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -152,7 +153,7 @@ class Shopping(Work):
         for attempt in range(1, MOST_SENDS + 1):
             form["attempt"] = attempt
             if rng.random() < CUT_SHARE:
-                cut.append(threading.Thread(target=self.send_and_cut, args=(buyer, dict(form))))
+                cut.append(threading.Thread(target=self.send_and_cut, args=(buyer, {**form})))
                 cut[-1].start()
                 cut[-1].join(rng.choice((0.0, 0.01, 0.1)))
             elif self.send(buyer, form, is_cut=False):
@@ -175,20 +176,17 @@ class Shopping(Work):
             response = self.post(buyer, form)
             status, body = response.status_code, json.loads(response.content)
             result |= {"type": "unknown", "status": status}
-            error = body.get("error", "")
-            is_final = status not in UNDECIDED
             if status in (HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
                 result |= {"type": "ok", "order": body["url"]}
-            elif status == HTTPStatus.CONFLICT and error in ("sold_out", "limit"):
-                name = SOLD_OUT[0] if error == "sold_out" else error
-                result |= {"type": "fail", "error": name}
+            elif status == HTTPStatus.CONFLICT and body["error"] in ERRORS:
+                result |= {"type": "fail", "error": ERRORS[body["error"]]}
             elif status not in UNDECIDED:
                 raise AssertionError(f"the answer to {form} is {status} {body}")
         self.counts[f"answers {status}"] += 1
         if result.get("order") and not is_cut:
             self.counts["grants"] += 1
             self.bought.append(form)
-        return is_final
+        return status not in UNDECIDED
 
     def post(self, buyer: Buyer, form: dict[str, Any]) -> HttpResponse:
         """Return the shop's response to a form with a purchase token."""

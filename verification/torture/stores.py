@@ -7,14 +7,11 @@ from typing import Any, Self
 
 import devservers
 from devservers import Redis, Server, ZooKeeper, start_all, stop_all
-from devservers.faults.clock import Clock
-from devservers.faults.full_disk import FullDisk
 from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
-from devservers.programs import installed
 from devservers.temporary import temporary_directory
 from loadtest.kernel.topology import private_environ
-from verification.torture.catalogue import ALIAS, DATABASE, DATABASES, OTHER, STORES, Store
+from verification.torture.catalogue import ALIAS, DATABASES, OTHER, STORES, Store
 from verification.torture.plan import PROCESSES
 
 COMMANDS = "verification.torture.commands:Commands"
@@ -22,17 +19,8 @@ SWITCHER = 0
 """The number of the process that switches the policy, and asks for the locks at the end."""
 START_SECONDS = 240.0
 """Seconds in which a process must start; on an overloaded machine, many times what it needs."""
-CONNECTIONS = 100
-"""Clients that a server accepts."""
-CONFIG = {
-    "Redis": ("--maxclients", f"{CONNECTIONS}"),
-    "MariaDb": (f"--max-connections={CONNECTIONS}",),
-    "PostgreSql": (f"--max_connections={CONNECTIONS}",),
-}
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed while its disk is slow loses what it has acknowledged."""
-WITH_DISKS = {"Redis": "", "MariaDb": "", "PostgreSql": "base"}
-"""Directories that can be full: PostgreSQL ends if it cannot extend its log."""
 
 
 class Stores:
@@ -47,8 +35,6 @@ class Stores:
         self.servers: list[Server] = []
         self.links: list[list[Proxy]] = []
         """By process: its proxy of each server."""
-        self.clocks: dict[int, Clock] = {}
-        self.disks: dict[int, FullDisk] = {}
         self.workers: dict[int, WorkerProcess] = {}
 
     def __enter__(self) -> Self:
@@ -73,26 +59,15 @@ class Stores:
         self.stack.close()
 
     def _start_servers(self) -> None:
-        for number, name in enumerate(self.store.servers):
-            config = CONFIG.get(name, ()) if number < self.store.size else ()
-            config += DURABLE if self.store.shop and name == "Redis" else ()
+        for name in self.store.servers:
+            config = DURABLE if self.store.shop and name == "Redis" else ()
             kind = getattr(devservers, name)
             server = ZooKeeper(1).nodes[0] if name == "ZooKeeper" else kind(config=config)
             self.servers.append(server)
-            self.control(number, server)
         is_sql = self.store.backend.endswith(("DatabaseBackend", "SessionBackend"))
         self._other = self.stack.enter_context(Redis()) if is_sql else None
         start_all(self.servers)
         self.stack.callback(stop_all, self.servers)
-
-    def control(self, number: int, server: Server) -> None:
-        """Give a server that has not started a disk and a clock of its own."""
-        name = self.store.servers[number]
-        if name in WITH_DISKS and installed("cc"):
-            self.disks[number] = FullDisk(server, WITH_DISKS[name])
-        if name == "Redis" and installed("cc"):
-            self.clocks[number] = Clock(server.folder)
-            self.clocks[number].drive(server)
 
     def _end_workers(self) -> None:
         for worker in self.workers.values():
@@ -110,7 +85,7 @@ class Stores:
                 env |= {"REDIS_URL": urls[0], "PURCHASES_PER_GRANT": "8"}
                 env["DATABASE_TIMEOUT"] = "20" if number == SWITCHER else "2"
                 if self.store.shop in DATABASES:
-                    env["DATABASE_URL"] = urls[DATABASE]
+                    env["DATABASE_URL"] = urls[-1]
             log = self.folder / f"process-{number}.log"
             found = self.workers[number] = WorkerProcess(self._commands, env, log=log)
         return found

@@ -83,6 +83,9 @@ topologySpreadConstraints:
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: STRIPE_PUBLISHABLE_KEY, optional: true}}
 - name: STRIPE_WEBHOOK_SECRET
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: STRIPE_WEBHOOK_SECRET, optional: true}}
+- name: EMAIL_URL
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: EMAIL_URL, optional: true}}
+- {name: SITE_URL, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
 - {name: ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" .Values.host | quote }}}
 - {name: CSRF_TRUSTED_ORIGINS, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
 {{- /* URLs may contain $(MYSQL_PASSWORD) and $(REDIS_PASSWORD). */}}

@@ -43,7 +43,7 @@ SUPERUSER = "amy"
 READ_ONLY_STAFF = "ben"
 TABLES = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sale, Stock, Product)
 """Deleted in this order, which the foreign keys prescribe."""
-READABLE_APPS = ("shop", "inventory", "locking", "waiting_room")
+READABLE_APPS = ("shop", "mail", "inventory", "locking", "waiting_room")
 """The apps whose rows the read-only staff may read."""
 GUESTS = [f"guest-{number:02}" for number in range(1, 61)]
 """Customers without a password, who own the orders of the seeded sales."""
@@ -99,6 +99,7 @@ def _people() -> list[User]:
     accounts = [
         User(
             username=name,
+            email=f"{name}@example.com",
             password=hashed,
             is_staff=role.startswith("staff"),
             is_superuser=name == SUPERUSER,

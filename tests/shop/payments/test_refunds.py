@@ -94,6 +94,7 @@ def test_concurrent_refunds_return_the_units_once(sale, order) -> None:
     assert count(sale) == (5, 0)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_refunded_units_of_a_queued_sale_can_be_reserved_again() -> None:
     sale = a_queued_sale(stock=2, limit=2)
     ask(sale, quantity=2)

@@ -15,6 +15,7 @@ from locking import LockTimeout, policy
 from locking.policy import active
 from shop.purchase import group_commit
 from shop.purchase.group_commit import submit
+from shop.sales.stock_lock import LockUse
 from tests.shop.making import put_in_force
 
 pytestmark = pytest.mark.django_db
@@ -68,7 +69,8 @@ class Group:
             self.writing -= 1
 
     def submit(self, item: object, timeout: float = 10.0) -> object:
-        return submit(cast(Any, item), sale=cast(Any, SimpleNamespace(timeout=timeout, stock_id=1)))
+        sale = cast(Any, SimpleNamespace(timeout=timeout, stock_id=1))
+        return submit(cast(Any, item), sale=sale)[0]
 
     def lead(self) -> Future:
         leader = self.pool.submit(self.submit, "first")
@@ -96,6 +98,8 @@ def group(settings, monkeypatch) -> Iterator[Group]:
             group_commit, "sale_lock", lambda sale: CountedLock(group, sale.timeout)
         )
         monkeypatch.setattr(group_commit, "withdraw", group.write)
+        for name in ("use_of", "record_lock"):  # the items are no orders
+            monkeypatch.setattr(group_commit, name, lambda *_, **__: LockUse())
         yield group
     assert not group_commit._queues, "a thread is still registered as leader"
 

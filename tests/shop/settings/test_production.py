@@ -20,6 +20,8 @@ GOOD = {
     "DJANGO_SETTINGS_MODULE": "shop.settings.production",
     "SECRET_KEY": "0123456789abcdef" * 4,
     "PAYMENT_PROVIDER": "none",
+    "EMAIL_URL": "smtp://nowhere.invalid:25",
+    "SITE_URL": "https://shop.example",
     "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
     "CACHE_URL": "redis://nowhere.invalid:6379/0",
     "ALLOWED_HOSTS": "shop.example",
@@ -210,7 +212,14 @@ STRIPE = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "warning"), [({"CACHE_URL": ""}, "W001"), (STRIPE, "W002")], ids=["W001", "W002"]
+    ("changes", "warning"),
+    [
+        ({"CACHE_URL": ""}, "W001"),
+        (STRIPE, "W002"),
+        ({"EMAIL_URL": ""}, "W003"),
+        ({"SITE_URL": ""}, "W003"),
+    ],
+    ids=["cache", "stripe", "mail", "site"],
 )
 def test_warning_does_not_prevent_the_start(changes: dict[str, str], warning: str) -> None:
     done = manage("check", "--deploy", "--fail-level", "WARNING", **changes)

@@ -13,13 +13,15 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from inventory.models import StockMovement
 from loadtest.web.gateway import pay_at_once
 from shop.models import Order, Payment, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
 from tests.shop import purchases
-from tests.shop.making import a_sale, buy, signed_in
+from tests.shop.making import a_sale, buy, put_in_force, signed_in
+from tests.shop.queued import consume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
@@ -110,6 +112,43 @@ def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
     assert ("/payment/" in page, "/cancel/" in page) == (False, True)
     assert not BADGE.search(page)
     assert "Pay now" not in shop.get(order.sale.get_absolute_url()).text
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+@pytest.mark.parametrize("backend", ["redis", "process", "none"])
+def test_order_names_the_lock_of_its_purchase(li, shop, settings, fulfilment, backend):
+    """The same in each response and on the page, with the token that the ledger has."""
+    settings.LOCK_TIMEOUT = 60.0
+    put_in_force(backend)
+    client = signed_in(li, headers={"Accept": "application/json"})
+    sale = a_sale(fulfilment=fulfilment)
+    bought = buy(client, sale)
+    assert consume() == sale.is_queued
+    order = Order.objects.get()
+    if not sale.is_queued:
+        assert bought.json() == buy(client, sale).json() == order.receipt
+    told = client.get(order.get_absolute_url()).json()["lock"]
+    assert told["backend"] == backend
+    assert (told["waited_ms"] is None) == sale.is_queued
+    assert told["held_ms"] > 0
+    written = StockMovement.objects.get(order_number=order.number)
+    assert told["token"] == (written.fence_token or None)
+    assert (told["token"] is None) == (backend != "redis")
+    page = text(shop.get(order.get_absolute_url()).text)
+    shown = "No lock guarded" if backend == "none" else "waited" if not sale.is_queued else "batch"
+    assert shown in page
+    assert str(told["token"] or "") in page
+    assert "Back to the sale" in page
+
+
+def test_order_of_an_earlier_version_names_no_lock(shop, order):
+    Order.objects.update(lock_backend=None, lock_token=None, lock_waited_us=None, lock_held_us=None)
+    assert (
+        shop.get(order.get_absolute_url(), headers={"Accept": "application/json"}).json()["lock"]
+        is None
+    )
+    assert "🔒" not in shop.get(order.get_absolute_url()).text
 
 
 SAID = {

@@ -255,41 +255,22 @@ def _stretch(ops: list[Op], rng: random.Random) -> None:
 
 
 def mutated(ops: list[Op], rng: random.Random) -> list[Op]:
-    """Return a copy in which one or two operations were changed, exchanged or dropped."""
+    """Return a copy in which operations take a value of another, fail, or are dropped."""
     ops = copy.deepcopy(ops)
     for _ in range(rng.randint(1, 2)):
-        op, other = rng.choice(ops), rng.choice(ops)
-        changes: list[Callable[[], object]] = [lambda: len(ops) > 2 and ops.remove(op)]  # noqa: B023
-        changes += _changes(op, other, rng)
-        rng.choice(changes)()
+        op, other, what = rng.choice(ops), rng.choice(ops), rng.random()
+        shared = sorted((op.fields.keys() & other.fields.keys()) - {"name", "backend"})
+        if what < 0.2 and len(ops) > 2:
+            ops.remove(op)
+        elif what < 0.5 and op.outcome == "ok" and op.do in ("release", "renew", "buy"):
+            error = "SoldOut" if op.do == "buy" else "LockLost"
+            op.outcome, op.fields = "fail", {**without_results(op), "error": error}
+        elif what < 0.6 and "token" in op.fields:
+            op.fields["token"] = max(0, op.fields["token"] - 1)
+        elif shared:
+            name = rng.choice(shared)
+            op.fields[name] = other.fields[name]
     return ops
-
-
-def _changes(op: Op, other: Op, rng: random.Random) -> list[Callable[[], object]]:
-    """Return what can be changed of an operation."""
-    mine, its = op.fields, other.fields
-    changes: list[Callable[[], object]] = []
-    if "owner" in mine:
-        changes.append(lambda: mine.update(owner=its["owner"]))
-        if op.outcome == "ok" and op.do != "acquire":
-            changes.append(lambda: _fail(op, "LockLost"))
-    if "mode" in mine:
-        changes.append(lambda: mine.update(mode=rng.choice(["read", "write"])))
-    if "token" in mine and "token" in its:
-        swapped = {"token": its["token"]}, {"token": mine["token"]}
-        changes.append(lambda: (mine.update(swapped[0]), its.update(swapped[1])))
-        changes.append(lambda: mine.update(token=max(0, mine["token"] - 1)))
-    if op.do == "buy" and not mine.get("replayed"):
-        changes.append(lambda: mine.update(quantity=mine["quantity"] + rng.randint(1, 2)))
-        if op.outcome == "ok":
-            changes.append(lambda: _fail(op, "SoldOut"))
-            changes.append(lambda: mine.update(replayed=True))
-    return changes
-
-
-def _fail(op: Op, error: str) -> None:
-    op.outcome = "fail"
-    op.fields = {**without_results(op), "error": error}
 
 
 def histories(model: str, count: int, seed: int) -> Iterator[tuple[list[Op], bool]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,14 +26,6 @@ from locking.backends.redlock import backend as redlock
 from locking.backends.redlock.quorum import Quorum
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    what: str
-    program: str
-    patch: Patch
 
 
 def lua(script: Script, old: str, new: str) -> Patch:
@@ -131,185 +123,149 @@ def _write_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock, "WRITE_CLAIMED", loose)
 
 
-MUTANTS = [
-    # The scripts of `redis`.
-    Mutant(
-        "release-any-owner",
-        "the release does not compare the owner",
-        "redis/lease",
-        lua(RELEASE, "if holder and holder ~= caller then", "if false then"),
-    ),
-    Mutant(
-        "renew-any-owner",
-        "the renewal does not compare the owner",
-        "redis/lease",
-        lua(
-            KEEP,
-            "if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then",
-            "if redis.call('EXISTS', KEYS[1]) == 0 then",
+MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
+    "redis/lease": {
+        "release-any-owner": (
+            "the release does not compare the owner",
+            lua(RELEASE, "if holder and holder ~= caller then", "if false then"),
         ),
-    ),
-    Mutant(
-        "renew-unheld",
-        "the renewal never reports a lost lease",
-        "redis/lease",
-        lua(KEEP, "\n  return 0\nend\nif ARGV[2]", "\n  return 1\nend\nif ARGV[2]"),
-    ),
-    Mutant(
-        "token-stays",
-        "the token of a grant is that of the last one",
-        "redis/wait",
-        lua(
-            TAKE,
-            "return math.max(last + 1, ticks(), floor, caller_floor)",
-            "return math.max(last, 1)",
+        "renew-any-owner": (
+            "the renewal does not compare the owner",
+            lua(
+                KEEP,
+                "if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then",
+                "if redis.call('EXISTS', KEYS[1]) == 0 then",
+            ),
         ),
-    ),
-    Mutant(
-        "token-falls",
-        "the token of a grant to a waiter is lower",
-        "redis/wait",
-        lua(RELEASE, "return math.max(last + 1, ticks(), floor, caller_floor)", "return last - 1"),
-    ),
-    Mutant(
-        "take-held",
-        "a lock that is held is granted",
-        "redis/wait",
-        lua(TAKE, "if not state[1] then", "if true then"),
-    ),
-    Mutant(
-        "wake-up-lost",
-        "the grant to a waiter is not published",
-        "redis/wait",
-        lua(RELEASE, "redis.call('PUBLISH', channel, message) > 0", "true"),
-    ),
-    Mutant(
-        "no-successor",
-        "the release drops the queue instead of granting",
-        "redis/wait",
-        lua(RELEASE, "if not grant_next(holder) then", "if true then"),
-    ),
-    Mutant(
-        "place-kept",
-        "a waiter that gives up stays in the queue",
-        "redis/give-up",
-        lua(RELEASE, "redis.call('LREM', queue, 1, entry)", "entry = entry"),
-    ),
-    Mutant(
-        "late-grant-kept",
-        "a waiter that gives up keeps a grant that comes meanwhile",
-        "redis/give-up",
-        lua(
-            RELEASE,
-            "if holder and holder ~= caller then",
-            "if entry ~= '' or holder and holder ~= caller then",
+        "renew-unheld": (
+            "the renewal never reports a lost lease",
+            lua(KEEP, "\n  return 0\nend\nif ARGV[2]", "\n  return 1\nend\nif ARGV[2]"),
         ),
-    ),
-    Mutant(
-        "second-take-waits",
-        "a TAKE that is sent again waits for its own grant",
-        "redis/lost-reply",
-        lua(TAKE, "if holder == caller then", "if false then"),
-    ),
-    # The client of `redis`.
-    Mutant(
-        "release-never-lost",
-        "the client ignores that its lease was lost at the release",
-        "redis/lease",
-        method(RedisBackend, "release", _release_never_lost),
-    ),
-    Mutant(
-        "extend-never-asked",
-        "the client extends without asking Redis",
-        "redis/lease",
-        method(RedisBackend, "extend", _extend_unasked),
-    ),
-    Mutant(
-        "second-release-lost",
-        "a release that is sent again reports a lost lease",
-        "redis/lost-reply",
-        method(RedisBackend, "release", _release_again_is_lost),
-    ),
-    Mutant(
-        "no-withdrawal",
-        "a waiter that gives up does not tell Redis",
-        "redis/give-up",
-        method(RedisBackend, "_withdraw", _withdraw_nothing),
-    ),
-    Mutant(
-        "channel-forgotten",
-        "a new connection does not listen to the entry's channel",
-        "redis/lost-reply",
-        method(ConnectionPool, "retry_once", _retry_on_another_channel),
-    ),
-    # RedLock.
-    Mutant("quorum-of-one", "one master is a majority", "redlock/try", _one_is_a_majority),
-    Mutant(
-        "no-is-yes",
-        "a refused vote counts",
-        "redlock/try",
-        _no_is_yes,
-    ),
-    Mutant(
-        "partial-release",
-        "the release goes to one master only",
-        "redlock/try",
-        method(RedLockBackend, "_tell", _tell_one),
-    ),
-    Mutant(
-        "vote-replaces",
-        "a vote replaces an earlier one",
-        "redlock/try",
-        method(redlock, "pack", _pack_without_nx),
-    ),
-    # The row lock.
-    Mutant(
-        "row-taken-while-held",
-        "the row is acquired before its end",
-        "database/exclusive",
-        sql("take", "expires_at <=", "0 <="),
-    ),
-    Mutant(
-        "row-freed-by-any",
-        "the release does not compare the owner",
-        "database/wait",
-        sql("free", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
-    ),
-    Mutant(
-        "row-extended-by-any",
-        "the renewal does not compare the owner",
-        "database/try",
-        sql("extend", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
-    ),
-    Mutant(
-        "row-token-stays",
-        "the row's token is not raised",
-        "database/try",
-        sql("take", "MAX(token + 1,", "MIN(token,"),
-    ),
-    Mutant(
-        "row-created-twice",
-        "creating a row that exists replaces its owner",
-        "database/exclusive",
-        sql("create", "ON CONFLICT DO NOTHING", "ON CONFLICT DO UPDATE SET owner = excluded.owner"),
-    ),
-    Mutant(
-        "reservation-kept",
-        "a waiter that gives up keeps the next turn",
-        "database/give-up",
-        method(Polling, "leave", lambda self: None),
-    ),
-    # The guarded row.
-    Mutant(
-        "read-before-claim",
-        "the stock row is read before it is claimed",
-        "game/fence",
-        _read_before_claim,
-    ),
-    Mutant(
-        "write-unchecked",
-        "the write does not check that its claim is still on the row",
-        "game/fence",
-        _write_unchecked,
-    ),
-]
+        "release-never-lost": (
+            "the client ignores that its lease was lost at the release",
+            method(RedisBackend, "release", _release_never_lost),
+        ),
+        "extend-never-asked": (
+            "the client extends without asking Redis",
+            method(RedisBackend, "extend", _extend_unasked),
+        ),
+    },
+    "redis/wait": {
+        "token-stays": (
+            "the token of a grant is that of the last one",
+            lua(
+                TAKE,
+                "return math.max(last + 1, ticks(), floor, caller_floor)",
+                "return math.max(last, 1)",
+            ),
+        ),
+        "token-falls": (
+            "the token of a grant to a waiter is lower",
+            lua(
+                RELEASE,
+                "return math.max(last + 1, ticks(), floor, caller_floor)",
+                "return last - 1",
+            ),
+        ),
+        "take-held": (
+            "a lock that is held is granted",
+            lua(TAKE, "if not state[1] then", "if true then"),
+        ),
+        "wake-up-lost": (
+            "the grant to a waiter is not published",
+            lua(RELEASE, "redis.call('PUBLISH', channel, message) > 0", "true"),
+        ),
+        "no-successor": (
+            "the release drops the queue instead of granting",
+            lua(RELEASE, "if not grant_next(holder) then", "if true then"),
+        ),
+    },
+    "redis/give-up": {
+        "place-kept": (
+            "a waiter that gives up stays in the queue",
+            lua(RELEASE, "redis.call('LREM', queue, 1, entry)", "entry = entry"),
+        ),
+        "late-grant-kept": (
+            "a waiter that gives up keeps a grant that comes meanwhile",
+            lua(
+                RELEASE,
+                "if holder and holder ~= caller then",
+                "if entry ~= '' or holder and holder ~= caller then",
+            ),
+        ),
+        "no-withdrawal": (
+            "a waiter that gives up does not tell Redis",
+            method(RedisBackend, "_withdraw", _withdraw_nothing),
+        ),
+    },
+    "redis/lost-reply": {
+        "second-take-waits": (
+            "a TAKE that is sent again waits for its own grant",
+            lua(TAKE, "if holder == caller then", "if false then"),
+        ),
+        "second-release-lost": (
+            "a release that is sent again reports a lost lease",
+            method(RedisBackend, "release", _release_again_is_lost),
+        ),
+        "channel-forgotten": (
+            "a new connection does not listen to the entry's channel",
+            method(ConnectionPool, "retry_once", _retry_on_another_channel),
+        ),
+    },
+    "redlock/try": {
+        "quorum-of-one": ("one master is a majority", _one_is_a_majority),
+        "no-is-yes": ("a refused vote counts", _no_is_yes),
+        "partial-release": (
+            "the release goes to one master only",
+            method(RedLockBackend, "_tell", _tell_one),
+        ),
+        "vote-replaces": (
+            "a vote replaces an earlier one",
+            method(redlock, "pack", _pack_without_nx),
+        ),
+    },
+    "database/exclusive": {
+        "row-taken-while-held": (
+            "the row is acquired before its end",
+            sql("take", "expires_at <=", "0 <="),
+        ),
+        "row-created-twice": (
+            "creating a row that exists replaces its owner",
+            sql(
+                "create",
+                "ON CONFLICT DO NOTHING",
+                "ON CONFLICT DO UPDATE SET owner = excluded.owner",
+            ),
+        ),
+    },
+    "database/wait": {
+        "row-freed-by-any": (
+            "the release does not compare the owner",
+            sql("free", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
+        ),
+    },
+    "database/try": {
+        "row-extended-by-any": (
+            "the renewal does not compare the owner",
+            sql("extend", "AND owner = %(owner)s", "AND %(owner)s <> ''"),
+        ),
+        "row-token-stays": (
+            "the row's token is not raised",
+            sql("take", "MAX(token + 1,", "MIN(token,"),
+        ),
+    },
+    "database/give-up": {
+        "reservation-kept": (
+            "a waiter that gives up keeps the next turn",
+            method(Polling, "leave", lambda self: None),
+        ),
+    },
+    "game/fence": {
+        "read-before-claim": ("the stock row is read before it is claimed", _read_before_claim),
+        "write-unchecked": (
+            "the write does not check that its claim is still on the row",
+            _write_unchecked,
+        ),
+    },
+}
+"""By program that finds them, and name: the difference from the right lock."""

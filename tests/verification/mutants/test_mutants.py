@@ -15,7 +15,7 @@ import pytest
 from devservers import Redis, start_all, stop_all
 from inventory.models import Product
 from inventory.stock import create_stock
-from tests.verification.mutants.mutants import MUTANTS, Mutant
+from tests.verification.mutants.mutants import MUTANTS
 from tests.verification.mutants.report import found_by
 from verification.interleavings.gates import gates
 from verification.interleavings.perform import Runs
@@ -55,26 +55,28 @@ def violations(stores: Stores, name: str, limit: int) -> Result:
         return search(runs.perform, limit, until_violation=True)
 
 
-CASES = [
-    pytest.param(one, id=one.name, marks=[] if one.name in QUICK else [pytest.mark.long])
-    for one in MUTANTS
-]
-
-
-@pytest.mark.parametrize("mutant", CASES)
-def test_mutant_is_found(stores: Stores, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.patch(monkeypatch)
+@pytest.mark.parametrize(
+    ("program", "mutant"),
+    [
+        pytest.param(program, name, id=name, marks=[] if name in QUICK else [pytest.mark.long])
+        for program, names in MUTANTS.items()
+        for name in names
+    ],
+)
+def test_mutant_is_found(
+    stores: Stores, program: str, mutant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what, patch = MUTANTS[program][mutant]
+    patch(monkeypatch)
     began = time.monotonic()
-    found = violations(stores, mutant.program, LIMIT)
+    found = violations(stores, program, LIMIT)
     assert found.violation
-    found_by(
-        mutant.name, mutant.what, f"`{mutant.program}`, run {found.first}: {found.violation}", began
-    )
+    found_by(mutant, what, f"`{program}`, run {found.first}: {found.violation}", began)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({one.program for one in MUTANTS}))
-def test_right_lock_violates_nothing(stores: Stores, name: str) -> None:
-    found = violations(stores, name, LIMIT)
+@pytest.mark.parametrize("program", MUTANTS)
+def test_right_lock_violates_nothing(stores: Stores, program: str) -> None:
+    found = violations(stores, program, LIMIT)
     assert (found.violation, found.trace) == ("", ())
     assert found.is_complete or found.runs == LIMIT

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils import timezone
 
@@ -42,7 +42,7 @@ class Mutated(Commands):
 
     def __init__(self) -> None:
         super().__init__()
-        MUTANTS[os.environ[VARIABLE]]()
+        MUTANTS[os.environ[VARIABLE]].patch()
 
 
 def swap(owner: Any, name: str, new: Any) -> Any:
@@ -169,48 +169,33 @@ def f9() -> None:
     swap(purchase, "admit", lambda wanted: admit(wanted._replace(is_first_attempt=True)))
 
 
-MUTANTS: dict[str, Callable[[], object]] = {
-    "A1": a1,
-    "A2": a2,
-    "A3": a3,
-    "A5": a5,
-    "B2": b2,
-    "B5": b5,
-    "F2": f2,
-    "F5": f5,
-    "F9": f9,
+class Mutant(NamedTuple):
+    backend: str
+    """The backend and the workload that meet the defect."""
+    workload: str
+    seed: int
+    """The seed before the first one; from most of these, the defect is found soon."""
+    patch: Callable[[], object]
+
+
+MUTANTS = {
+    "A1": Mutant("database-mariadb", "switch", 3000, a1),
+    "A2": Mutant("redis", "switch", 1000, a2),
+    "A3": Mutant("redlock", "switch", 2000, a3),
+    "A5": Mutant("redis", "switch", 3000, a5),
+    "B2": Mutant("database-mariadb", "two-stores", 3000, b2),
+    "B5": Mutant("redis", "mutex", 1000, b5),
+    "F2": Mutant("redis", "mutex", 1000, f2),
+    "F5": Mutant("shop-sqlite", "stock", 6, f5),
+    "F9": Mutant("shop-sqlite", "stock", 12, f9),
 }
-FOUND_ON = {
-    "A1": ("database-mariadb", "switch"),
-    "A2": ("redis", "switch"),
-    "A3": ("redlock", "switch"),
-    "A5": ("redis", "switch"),
-    "B2": ("database-mariadb", "two-stores"),
-    "B5": ("redis", "mutex"),
-    "F2": ("redis", "mutex"),
-    "F5": ("shop-sqlite", "stock"),
-    "F9": ("shop-sqlite", "stock"),
-}
-"""The backend and the workload that meet the defect."""
-SEEDS = {
-    "A1": 3000,
-    "A2": 1000,
-    "A3": 2000,
-    "A5": 3000,
-    "B2": 3000,
-    "B5": 1000,
-    "F2": 1000,
-    "F5": 6,
-    "F9": 12,
-}
-"""The seed before the first one; from most of these, the defect is found soon."""
 
 
 def seconds_until_found(
     mutant: str, *, limit: float = 600.0, seed: int = 0
 ) -> tuple[float, int, list[str]]:
     """Return the seconds and the seed after `seed` with which torture finds a mutant, and how."""
-    backend, workload = FOUND_ON[mutant]
+    backend, workload, *_ = MUTANTS[mutant]
     started = time.monotonic()
     with Torture(commands=COMMANDS, env={VARIABLE: mutant}) as torture:
         while (took := time.monotonic() - started) < limit:

@@ -74,17 +74,6 @@ def test_a_lease_ends_by_itself_but_not_before_its_deadline(
     assert bool(found) is bool(expected)
 
 
-def test_a_grant_that_arrives_after_its_deadline_is_no_second_holder(tmp_path: Path) -> None:
-    late = operation("acquire", "a1", 0, 300, token=1, deadline=100)
-    other = operation("acquire", "b1", 110, 120, token=2, deadline=220)
-    gone = operation("release", "a1", 310, 311, "fail", error="LockLost")
-    rest = [*other, *operation("release", "b1", 130, 140), *gone]
-    assert violations(tmp_path, [*late, *rest]) == []
-    early = operation("acquire", "a1", 0, 90, token=1, deadline=200)
-    (tmp_path / "one.jsonl").unlink()
-    assert "exclusion" in violations(tmp_path, [*early, *rest])
-
-
 def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
     again = operation("acquire", "b1", 4, 5, token=1, deadline=160)
     assert "fencing" in violations(tmp_path, [*A, *operation("release", "a1", 2, 3), *again])

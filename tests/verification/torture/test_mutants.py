@@ -6,19 +6,19 @@ import os
 
 import pytest
 
-from tests.verification.torture.mutants import FOUND_ON, SEEDS, seconds_until_found
+from tests.verification.torture.mutants import MUTANTS, seconds_until_found
 from verification.torture.plan import generate
 from verification.torture.runner import Torture
 
-TRIED = list(SEEDS) if "MUTANTS_PAGE" in os.environ else ["B2", "F2"]
+TRIED = list(MUTANTS) if "MUTANTS_PAGE" in os.environ else ["B2", "F2"]
 """`make verify WHAT=mutants` has time for all, `make verify WHAT=long` for two."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", TRIED)
 def test_torture_finds(mutant: str) -> None:
-    backend, workload = FOUND_ON[mutant]
-    _seconds, seed, found = seconds_until_found(mutant, seed=SEEDS[mutant])
+    backend, workload, before, _ = MUTANTS[mutant]
+    _seconds, seed, found = seconds_until_found(mutant, seed=before)
     assert found
     with Torture() as torture:
         assert torture.run(generate(seed, backend, (workload,))).violations == []

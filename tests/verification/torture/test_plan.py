@@ -44,59 +44,38 @@ def test_a_seed_always_gives_the_same_plan(backend: str) -> None:
                 assert plan.linked({OPERATOR: 0, ALL: 1}.get(fault.target, fault.target))
 
 
-def test_no_process_dies_while_leases_are_long() -> None:
+def test_no_process_fails_where_a_lock_needs_its_owner() -> None:
+    """While leases are long, and where no lease may be lost."""
     plans = [generate(seed, "redis") for seed in range(200)]
     long = [plan for plan in plans if plan.ttl == LONG_TTL]
     assert {plan.workload for plan in long} == set(HOLDING)
     assert not {fault.kind for plan in long for fault in plan.faults} & {*OF_PROCESSES, "restart"}
+    two = [generate(seed, "redis", ("two-stores",)) for seed in range(100)]
+    assert "stop" not in {fault.kind for plan in two for fault in plan.faults}
 
 
-def switches(backend: str) -> list[Plan]:
-    return [generate(seed, backend, ("switch",)) for seed in range(100)]
-
-
-@pytest.mark.parametrize("backend", ["redis", "database-mariadb"])
-def test_many_switches_lose_their_store_for_longer_than_a_lease(backend: str) -> None:
-    """And others of the same plans do not."""
-    cut_off = [
-        any(
-            fault.kind in CUTTING_OFF
-            and (fault.target, fault.server) == (OPERATOR, EVERY)
-            and fault.at < ANNOUNCED
-            and fault.at + fault.seconds > SWITCH_AFTER + MAX_AGE + plan.ttl
-            for fault in plan.faults
+def attacked(plan: Plan) -> bool:
+    """Return whether the switch is cut off for longer than a lease, or announced late."""
+    return any(
+        fault.target == OPERATOR
+        and (
+            (
+                (fault.kind in CUTTING_OFF and fault.at < ANNOUNCED)
+                and fault.at + fault.seconds > SWITCH_AFTER + MAX_AGE + plan.ttl
+            )
+            or (fault.kind == "late-commit" and fault.at < SWITCH_AFTER)
         )
-        for plan in switches(backend)
-    ]
-    assert 15 < sum(cut_off) < 70
+        for fault in plan.faults
+    )
 
 
-def test_many_announcements_of_a_switch_are_committed_late() -> None:
-    late = [
-        any(fault.kind == "late-commit" and fault.at < SWITCH_AFTER for fault in plan.faults)
-        for plan in switches("database-postgresql")
-    ]
-    assert 10 < sum(late) < 60
-
-
-def test_processes_of_redlock_do_without_different_masters() -> None:
-    views = [
-        {fault.server for fault in plan.faults if fault.target in (OPERATOR, ALL)} - {EVERY}
-        for plan in switches("redlock")
-    ]
-    assert sum(len(servers) > 1 for servers in views) > 15
-
-
-def test_no_process_stops_where_no_lease_may_be_lost() -> None:
-    plans = [generate(seed, "redis", ("two-stores",)) for seed in range(100)]
-    assert not {"stop", "late-commit"} & {fault.kind for plan in plans for fault in plan.faults}
-
-
-def test_a_standby_replaces_no_server_while_the_policy_is_switched() -> None:
-    """It would lack the last switch."""
-    kinds = {fault.kind for plan in switches("database-postgresql") for fault in plan.faults}
-    assert "promote" in kinds_of("database-postgresql")
-    assert "promote" not in kinds
+@pytest.mark.parametrize("backend", ["redis", "database-mariadb", "redlock"])
+def test_many_switches_are_attacked_and_others_are_not(backend: str) -> None:
+    plans = [generate(seed, backend, ("switch",)) for seed in range(100)]
+    assert 15 < sum(map(attacked, plans)) < 80
+    if backend == "redlock":  # its processes do without different masters
+        views = [{one.server for one in plan.faults if one.server != EVERY} for plan in plans]
+        assert sum(len(servers) > 1 for servers in views) > 15
 
 
 def test_backends_run_what_they_can() -> None:
@@ -104,8 +83,7 @@ def test_backends_run_what_they_can() -> None:
     assert "two-stores" not in workloads_of("process")
     assert "semaphore" not in workloads_of("database")
     assert "fenced" not in workloads_of("redlock")
-    assert "switch" not in workloads_of("process")
-    assert "switch" not in workloads_of("mysql_session"), "it cannot list its holders"
+    assert "switch" not in [*workloads_of("process"), *workloads_of("mysql_session")]
 
 
 @pytest.mark.parametrize(
@@ -113,15 +91,11 @@ def test_backends_run_what_they_can() -> None:
     [
         ("redis", "stop", True),
         ("redis", "restart", False),
-        ("redis", "promote", False),
         ("redlock", "restart", True),
-        ("redlock", "clock", False),
         ("database-mariadb", "restart", True),
         ("mysql_session", "pause", True),
         ("mysql_session", "cut", False),
         ("zookeeper", "partition", True),
-        ("database-postgresql", "promote", False),
-        ("database-postgresql", "full-disk", True),
     ],
 )
 def test_exclusion_is_promised_unless_a_fault_ends_locks(

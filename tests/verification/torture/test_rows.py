@@ -76,13 +76,6 @@ def test_row_6_restarted_master_waits_before_it_votes(backend: Replay) -> None:
     backend("mutex", Fault("restart", 0.3, 0.1, 0), Fault("restart", 1.8, 0.1, 1))
 
 
-@pytest.mark.faults(row=8)
-@pytest.mark.parametrize("seconds", [1.01, 1.02], ids=["forward", "back"])
-@on("redis")
-def test_row_8_clock_of_redis_jumps(backend: Replay, seconds: float) -> None:
-    backend("fenced", Fault("clock", 0.5, seconds, 0))
-
-
 @pytest.mark.faults(row=13)
 @on("zookeeper")
 def test_row_13_connections_are_cut_while_processes_wait(backend: Replay) -> None:

@@ -1,0 +1,231 @@
+"""Each message is derived from the shop's rows, in the customer's language, and sent once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.test import Client
+from django.utils import timezone
+
+from locking.failpoints import armed
+from shop import tasks
+from shop.mail import service
+from shop.mail.models import Message
+from shop.mail.service import ATTEMPTS, remind, send_mail
+from shop.models import Order, User
+from shop.orders.service import cancel_order
+from shop.payments.service import approve, refund_payments, start_payment
+from tests.shop.mail.inbox import Inbox, parts
+from tests.shop.making import a_sale, signed_in
+from tests.shop.purchases import buy
+
+pytestmark = pytest.mark.stores
+
+State = Message.State
+
+
+def an_order(li: User) -> Order:
+    return buy(a_sale(), customer=li).order
+
+
+def pay(li: User) -> None:
+    assert approve(start_payment(order=an_order(li)))
+
+
+def nearly_expire(li: User) -> None:
+    soon = timezone.now() + timedelta(minutes=5)
+    Order.objects.filter(pk=an_order(li).pk).update(pay_by=soon)
+
+
+def pay_too_late(li: User) -> None:
+    order = an_order(li)
+    payment = start_payment(order=order)
+    cancel_order(order=order)
+    assert not approve(payment)
+    assert send_mail() == 0, "the provider has not refunded it yet"
+    assert refund_payments() == 1
+
+
+def ask_for_a_reminder(li: User) -> None:
+    sale = a_sale(opens_in=1800)
+    assert "Remind me when it opens" in signed_in(li).get(f"/sales/{sale.slug}/").text
+    signed_in(li).post(f"/sales/{sale.slug}/remind/")
+    assert "before the sale opens" in signed_in(li).get(f"/sales/{sale.slug}/").text
+    assert send_mail() == 0, "too early"
+    sale.opens_at = timezone.now() + timedelta(minutes=5)
+    sale.save()
+
+
+def forget_the_password(li: User) -> None:
+    Client().post("/accounts/reset/", {"email": "LI@example.com"})
+
+
+EVENTS = {
+    pay: ("Order .* is confirmed", "订单 .* 已确认", "Thank you"),
+    nearly_expire: ("Pay by ..:.. to keep your order", "请在 ..:.. 前付款", "Reserved for you"),
+    pay_too_late: ("Refund for order", "退款通知", "You cancelled this order"),
+    ask_for_a_reminder: ("Kettle: on sale at ..:..", "Kettle：..:.. 开抢", "Starts in"),
+    forget_the_password: ("Set a new password", "设置新密码", "Set a new password"),
+}
+
+
+@pytest.mark.parametrize("chinese", [False, True], ids=["en", "zh"])
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+def test_event_leads_to_one_message(inbox: Inbox, li: User, event: Callable, chinese: bool) -> None:
+    english, translated, on_page = EVENTS[event]
+    event(li)
+    User.objects.update(language="zh-hans" if chinese else "")
+    assert [send_mail(), send_mail()] == [1, 0]
+    (message,) = inbox.received
+    text, html = parts(message)
+    assert re.search(translated if chinese else english, message["Subject"])
+    assert message["To"] == "li@example.com"
+    assert f'<html lang="{"zh-hans" if chinese else "en"}">' in html
+    assert bool(re.search("[一-龥]", text)) == chinese
+    (url,) = re.findall(r"https://shop\.example(/\S+)", text)
+    assert f'href="https://shop.example{url}"' in html
+    assert on_page in signed_in(li).get(url, follow=True).text
+
+
+def test_nothing_is_sent_that_is_not_due(inbox: Inbox, li: User, settings) -> None:
+    """Control: the same rows lead to messages once they are due."""
+    order = an_order(li)
+    guest = User.objects.create(username="guest")
+    remind(sale=a_sale(opens_in=300), customer=guest)
+    assert send_mail() == 0, "most of the time to pay is left; the guest has no address"
+    assert approve(start_payment(order=order))
+    Order.objects.update(closed_at=timezone.now() - service.WINDOW)
+    assert send_mail() == 0, "an old event"
+    settings.EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
+    Order.objects.update(closed_at=timezone.now())
+    assert (send_mail(), Message.objects.count()) == (0, 0), "the shop sends no e-mail"
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    User.objects.update(email="guest@example.com")
+    assert send_mail() == 2
+
+
+def test_message_that_is_no_longer_true_is_dropped(smtp: Inbox, li: User) -> None:
+    nearly_expire(li)
+    assert send_mail() == 0, "the server is down"
+    cancel_order(order=Order.objects.get())
+    with smtp.listening():
+        assert send_mail() == 0
+    assert Message.objects.get().state == State.DROPPED
+
+
+def test_message_waits_for_a_server_that_is_down(smtp: Inbox, li: User) -> None:
+    pay(li)
+    assert [send_mail(), send_mail()] == [0, 0]
+    assert (Message.objects.get().state, Message.objects.get().attempts) == (State.WAITING, 0)
+    with smtp.listening():
+        assert [send_mail(), send_mail()] == [1, 0]
+    assert len(smtp.received) == 1
+
+
+def test_refused_message_is_tried_again_a_few_times(inbox: Inbox, li: User) -> None:
+    pay(li)
+    inbox.reply = lambda server: "451 later"
+    for attempt in range(1, ATTEMPTS + 1):
+        assert [send_mail(), send_mail()] == [0, 0], "the second is too early"
+        message = Message.objects.get()
+        assert message.attempts == attempt
+        Message.objects.update(due_at=timezone.now())
+        if attempt == 2:
+            forget_the_password(li)
+            inbox.reply = lambda server: "250 OK" if len(inbox.received) == 0 else "451 later"
+            Message.objects.filter(kind="paid").update(due_at=timezone.now() + timedelta(hours=1))
+            assert send_mail() == 1, "others do not wait for it"
+            Message.objects.filter(kind="paid").update(due_at=timezone.now())
+            Message.objects.filter(kind="reset").delete()
+    assert message.state == State.FAILED
+
+
+def test_message_without_a_reply_is_not_sent_again(inbox: Inbox, li: User, caplog) -> None:
+    def hang_up(server) -> str:
+        server.transport.close()
+        return "250 OK"
+
+    pay(li)
+    inbox.reply = hang_up
+    assert [send_mail(), send_mail()] == [0, 0]
+    assert len(inbox.received) == 1
+    assert Message.objects.get().state == State.SENDING
+    assert "may have been sent" in caplog.text
+
+
+KILLED = """
+import os, signal, sys
+import django
+django.setup()
+from locking.failpoints import arm
+from shop.mail.service import send_mail
+arm(sys.argv[1], lambda: os.kill(os.getpid(), signal.SIGKILL))
+send_mail()
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "state", "sent_by_next"),
+    [("mail.claim", State.WAITING, 1), ("mail.accepted", State.SENDING, 0)],
+)
+def test_killed_worker_sends_no_message_twice(
+    inbox: Inbox, li: User, database_url: str, point: str, state: str, sent_by_next: int
+) -> None:
+    pay(li)
+    urls = {"DATABASE_URL": database_url, "EMAIL_URL": f"smtp://127.0.0.1:{inbox.port}"}
+    command = [sys.executable, "-c", KILLED, point]
+    done = subprocess.run(command, env={**os.environ, **urls}, check=False, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    assert Message.objects.get().state == state
+    assert send_mail() == sent_by_next
+    assert len(inbox.received) == 1
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["claimed", "control"])
+def test_two_workers_send_a_message_once(
+    inbox: Inbox, li: User, monkeypatch, is_guarded: bool
+) -> None:
+    """Both have read the message as waiting before either claims it."""
+    pay(li)
+    if not is_guarded:
+        monkeypatch.setattr(service, "claim", lambda message: True)
+    both = threading.Barrier(2)
+
+    def work(_number: int) -> int:
+        try:
+            return send_mail()
+        finally:
+            connections.close_all()
+
+    with armed("mail.claim", lambda: both.wait(20)), ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(work, range(2))) == (1 if is_guarded else 2)
+    assert len(inbox.received) == (1 if is_guarded else 2)
+
+
+def test_many_messages_wait_in_batches(inbox: Inbox, li: User, monkeypatch) -> None:
+    monkeypatch.setattr(service, "BATCH", 2)
+    for _number in range(5):
+        pay(li)
+    assert tasks.send_mail.apply().get() == 2
+    assert Message.objects.count() == 2, "no more than can be sent are written"
+    assert [send_mail() for _ in range(3)] == [2, 1, 0]
+    assert len({message["Message-ID"] for message in inbox.received}) == 5
+
+
+def test_old_rows_are_deleted(li: User) -> None:
+    for days in (40, 1):
+        message = Message.objects.create(kind="paid", about=days, customer=li)
+        created_at = timezone.now() - timedelta(days=days)
+        Message.objects.filter(pk=message.pk).update(created_at=created_at)
+    remind(sale=a_sale(lasts=30), customer=li)
+    remind(sale=a_sale(), customer=li)
+    tasks.delete_old_mail()
+    assert (Message.objects.get().about, li.reminder_set.count()) == (1, 1)

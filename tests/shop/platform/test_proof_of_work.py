@@ -1,0 +1,134 @@
+"""Proof of work: off by default, counted once, bound to its purpose, and cheap to verify."""
+
+import time
+from itertools import count
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from shop.models import User
+from shop.platform import proof_of_work
+from shop.platform.proof_of_work import is_solution
+from tests.shop.making import a_customer, hidden_fields, signed_in
+from tests.waiting_room.rooms import a_room
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
+
+SIGN_UP = "/accounts/sign-up/"
+PASSWORD = "a-red-kettle-9"  # noqa: S105
+Fields = dict[str, str]
+
+
+def solved(challenge: str, bits: int = 8, *, is_right: bool = True) -> Fields:
+    """Return the fields of a form with a solution, or with a number that is none."""
+    seed = challenge.split(":")[0]
+    number = next(n for n in map(str, count()) if is_solution(seed, n, bits) == is_right)
+    return {"proof_challenge": challenge, "proof_answer": number}
+
+
+def shown(client: Client) -> str:
+    """Return the challenge of the sign-up form."""
+    return hidden_fields(client.get(SIGN_UP).text)["proof_challenge"]
+
+
+def sign_up(client: Client, proof: Fields, name: str = "new") -> Any:
+    form = {"username": name, "password1": PASSWORD, "password2": PASSWORD}
+    return client.post(SIGN_UP, {**form, **proof})
+
+
+def test_no_proof_is_asked_for_by_default(client) -> None:
+    assert "proof" not in client.get(SIGN_UP).text
+    assert sign_up(client, {}).status_code == 302
+    room = a_room()
+    assert signed_in().post(f"/sales/{room.sale.slug}/room/join/").status_code == 302
+
+
+PROOFS = {
+    "none": lambda challenge: {},
+    "too early without script": lambda challenge: {"proof_challenge": challenge},
+    "wrong number": lambda challenge: solved(challenge, is_right=False),
+    "no number": lambda challenge: {**solved(challenge), "proof_answer": "٣"},
+    "long number": lambda challenge: {**solved(challenge), "proof_answer": "1" * 17},
+    "forged challenge": lambda challenge: solved("x" + challenge[1:]),
+    "another purpose": lambda challenge: solved(
+        str(proof_of_work.offer("join sale 1")["challenge"])
+    ),
+}
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+def test_sign_up_without_a_proof_is_refused(proof, client, settings) -> None:
+    """The form comes back with the name and with a challenge that can be solved."""
+    settings.PROOF_OF_WORK = 8
+    refused = sign_up(client, PROOFS[proof](shown(client)))
+    assert (refused.status_code, User.objects.count()) == (403, 0)
+    assert 'value="new"' in refused.text
+    again = sign_up(client, solved(hidden_fields(refused.text)["proof_challenge"]))
+    assert (again.status_code, User.objects.count()) == (302, 1)
+
+
+def test_proof_counts_once(client, settings) -> None:
+    settings.PROOF_OF_WORK = 8
+    proof = solved(shown(client))
+    statuses = [sign_up(Client(), proof, f"new-{n}").status_code for n in range(2)]
+    assert statuses == [302, 403]
+
+
+def test_proof_of_a_form_with_an_error_is_kept(client, settings) -> None:
+    settings.PROOF_OF_WORK = 8
+    challenge = shown(client)
+    refused = sign_up(client, solved(challenge), "bad name")
+    assert refused.status_code == 400
+    assert hidden_fields(refused.text)["proof_challenge"] == challenge
+    assert sign_up(client, solved(challenge)).status_code == 302
+
+
+def test_expired_challenge_is_refused(client, settings, monkeypatch) -> None:
+    settings.PROOF_OF_WORK = 8
+    challenge = shown(client)
+    monkeypatch.setattr(proof_of_work, "LIFETIME", -1)
+    assert sign_up(client, solved(challenge)).status_code == 403
+
+
+def test_browser_without_script_waits_instead(client, settings, monkeypatch) -> None:
+    """A few times per address: otherwise a program would collect challenges and wait once."""
+    settings.PROOF_OF_WORK, settings.PROOF_WAIT_LIMIT = 8, "2/hour"
+    waiting = [{"proof_challenge": shown(client)} for _ in range(3)]
+    assert sign_up(Client(), waiting[0]).status_code == 403
+    monkeypatch.setattr(proof_of_work, "WAIT", -1)
+    statuses = [sign_up(Client(), proof, f"new-{n}").status_code for n, proof in enumerate(waiting)]
+    assert statuses == [302, 302, 429]
+    assert sign_up(Client(), solved(shown(client)), "solved").status_code == 302
+
+
+@pytest.mark.django_db(transaction=True)
+def test_joining_a_room_asks_for_a_proof(settings) -> None:
+    """A program gets the challenge as JSON, a browser as a page with the form."""
+    settings.PROOF_OF_WORK = 8
+    path, customer = f"/sales/{a_room().sale.slug}/room/join/", a_customer()
+    client, other = (
+        signed_in(one, headers={"Accept": "application/json"}) for one in (customer, a_customer())
+    )
+    refused = client.post(path)
+    body = refused.json()
+    assert (refused.status_code, body["error"], body["bits"]) == (403, "proof_required", 8)
+    proof = solved(body["challenge"])
+    assert other.post(path, proof).status_code == 403, "the challenge of someone else"
+    page = signed_in(customer).post(path, {"proof_challenge": body["challenge"]})
+    assert page.status_code == 403
+    assert hidden_fields(page.text)["proof_challenge"] == body["challenge"], "it keeps its age"
+    assert client.post(path, proof).json()["position"] == 1
+    assert client.post(path, proof).status_code == 403
+
+
+def test_verification_is_cheap(settings) -> None:
+    """`pytest -s` prints the figure that docs/reference/settings.md has."""
+    settings.PROOF_OF_WORK = 8
+    forms = [solved(str(proof_of_work.offer("x")["challenge"])) for _ in range(200)]
+    began = time.process_time()
+    for form in forms:
+        proof_of_work.check(form, purpose="x", address="")
+    cost = (time.process_time() - began) / len(forms)
+    print(f"{1e6 * cost:.0f} us of CPU per verification")  # noqa: T201
+    assert cost < 5e-3  # on a loaded machine

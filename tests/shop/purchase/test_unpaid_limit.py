@@ -1,0 +1,92 @@
+"""Who lets orders of a sale expire unpaid cannot hold its units for ever."""
+
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.utils import timezone
+
+from shop.errors import LimitReached, ShopError, UnpaidLimitReached
+from shop.models import CustomerQuota, Order, Sale, User
+from shop.orders.service import cancel_order, expire_unpaid_orders
+from tests.shop import purchases
+from tests.shop.making import a_customer, a_sale, buy, fresh, signed_in
+from tests.shop.queued import ask, assert_sound, consume
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark += [pytest.mark.usefixtures("guard")]
+FULFILMENTS = pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+
+
+def hold(sale: Sale, customer: User, key: str) -> Order:
+    """Take a unit of a sale."""
+    if sale.is_queued:
+        ask(sale, customer, key=key)
+        assert consume() == 1
+    else:
+        purchases.buy(sale, customer=customer, key=key)
+    return Order.objects.get(customer=customer, sale=sale, status=Order.Status.PENDING)
+
+
+def let_expire(sale: Sale, customer: User, key: str) -> None:
+    order = hold(sale, customer, key)
+    Order.objects.filter(pk=order.pk).update(pay_by=timezone.now() - timedelta(seconds=1))
+    assert expire_unpaid_orders() == 1
+
+
+def refusal(sale: Sale, customer: User, key: str) -> type[ShopError] | None:
+    try:
+        hold(sale, customer, key)
+    except ShopError as error:
+        return type(error)
+    return None
+
+
+@FULFILMENTS
+@pytest.mark.parametrize(("limit", "expected"), [(2, UnpaidLimitReached), (0, None)])
+def test_expired_orders_end_the_purchases_of_a_customer(
+    fulfilment, limit, expected, settings
+) -> None:
+    settings.UNPAID_LIMIT = limit
+    sale, customer = a_sale(stock=5, fulfilment=fulfilment), a_customer()
+    cancel_order(order=hold(sale, customer, "cancelled"))
+    for key in ("first", "second"):
+        assert CustomerQuota.objects.get().expired == (key == "second")
+        let_expire(sale, customer, key)
+    assert refusal(sale, customer, "third") is expected
+    assert refusal(sale, a_customer(), "k") is None
+    assert refusal(a_sale(fulfilment=fulfilment), customer, "k") is None
+    if sale.is_queued:
+        held = 1 + (expected is None)
+        assert_sound(sale, held=held, left=5 - held)
+
+
+@FULFILMENTS
+def test_unpaid_limit_is_not_the_limit_of_the_sale(fulfilment, settings) -> None:
+    settings.UNPAID_LIMIT = 1
+    sale, customer = a_sale(limit=1, fulfilment=fulfilment), a_customer()
+    hold(sale, customer, "first")
+    assert refusal(sale, customer, "second") is LimitReached
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_order_that_expires_during_the_purchase_counts(is_first, guard, settings) -> None:
+    """Only the quota row can know it: the earlier orders are read before the lock."""
+    settings.UNPAID_LIMIT = 1
+    sale, customer = a_sale(), a_customer()
+    hold(sale, customer, "first")
+    guard.then("acquire", partial(CustomerQuota.objects.update, expired=1))
+    with pytest.raises(UnpaidLimitReached):
+        purchases.buy(sale, customer=customer, key="second", is_first=is_first)
+
+
+def test_refusal_has_its_own_code_in_both_languages(settings) -> None:
+    settings.UNPAID_LIMIT, settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 1, 60.0, 60.0
+    sale, customer = fresh(a_sale()), a_customer()
+    let_expire(sale, customer, "first")
+    client = signed_in(customer)
+    client.defaults["HTTP_ACCEPT"] = "application/json"
+    refused = buy(client, sale, key="second")
+    assert (refused.status_code, refused.json()["error"]) == (409, "unpaid_limit")
+    client.defaults.update(HTTP_ACCEPT="text/html", HTTP_ACCEPT_LANGUAGE="zh-hans")
+    assert "多次未付款" in buy(client, sale, key="second").text

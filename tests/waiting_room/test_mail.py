@@ -1,0 +1,81 @@
+"""The message about a customer's turn: to those who asked for it, while the turn lasts."""
+
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.utils import timezone
+
+from shop.mail.models import Message
+from shop.mail.service import remind, send_mail
+from shop.models import User
+from shop.purchase import admission
+from tests.shop.making import signed_in
+from tests.waiting_room.rooms import a_room, open_now
+from waiting_room import lottery, service, store
+from waiting_room.models import Room
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch) -> None:
+    monkeypatch.setattr(service, "STATUS_MAX_AGE", 0)
+    monkeypatch.setattr(admission, "MAX_AGE", 0)
+
+
+def a_person(number: int) -> User:
+    return User.objects.create(username=f"p{number}", email=f"p{number}@example.com")
+
+
+def told() -> list[str]:
+    return [message.to[0].partition("@")[0] for message in mail.outbox]
+
+
+@pytest.mark.parametrize("mode", ["arrival", "lottery"])
+def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
+    """Four people, turns for two of them: of these, the one who asked for it gets a message."""
+    room = a_room(mode=mode, inlet=60_000, opens_in=600, stock=1)
+    people = [a_person(number) for number in range(4)]
+    for person in people:
+        service.join(sale=room.sale, customer_id=person.pk)
+    assert send_mail() == 0, "no turn has begun"
+    open_now(room.sale)
+    monkeypatch.setattr(lottery, "start", lottery.draw)
+    service.status_of(sale=room.sale)
+    places = [service.place_of(sale=room.sale, customer_id=person.pk) for person in people]
+    turns = [person for person, place in zip(people, places, strict=True) if place.admitted]
+    assert len(turns) == 2
+    others = [person.pk for person in people if person not in turns]
+    ids = [person.pk for person in people]
+    assert sorted(store.having_turn(room=Room.objects.get(), of=ids)) == sorted(
+        person.pk for person in turns
+    )
+    for customer in [turns[0], *User.objects.filter(pk__in=others)]:
+        response = signed_in(customer).post(f"/sales/{room.sale.slug}/room/remind/")
+        assert response["Location"] == f"/sales/{room.sale.slug}/room/"
+    assert [send_mail(), send_mail()] == [1, 0]
+    assert told() == [turns[0].username]
+    assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body
+
+
+def test_message_about_a_turn_that_is_over_is_dropped() -> None:
+    room = a_room(inlet=60_000, stock=1)
+    person = a_person(1)
+    remind(sale=room.sale, customer=person)
+    service.join(sale=room.sale, customer_id=person.pk)
+    Message.objects.create(kind="turn", about=room.sale_id, customer=a_person(2))
+    assert send_mail() == 1
+    assert told() == ["p1"], "the other has no place"
+    assert Message.objects.get(customer__username="p2").state == Message.State.DROPPED
+
+
+def test_lost_or_ended_room_leads_to_none() -> None:
+    room, person = a_room(inlet=60_000, stock=1), a_person(1)
+    remind(sale=room.sale, customer=person)
+    service.join(sale=room.sale, customer_id=person.pk)
+    store.delete(room=Room.objects.get())
+    assert send_mail() == 0
+    room.sale.closes_at = timezone.now() - timedelta(seconds=1)
+    room.sale.save()
+    assert send_mail() == 0
