@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from tools.lock_table import (
     PAGE,
     PART,

@@ -11,7 +11,7 @@ from tools.lock_table import ROOT  # isort: skip - sets Django up
 from django.utils.module_loading import import_string
 
 from loadtest.bench.locks.properties import BACKENDS
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from locking import exceptions
 
 PAGE = ROOT / "docs/library/reference.md"

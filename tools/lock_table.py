@@ -29,7 +29,7 @@ from loadtest.bench.locks.properties import (  # noqa: E402
     figures,
     outcome,
 )
-from loadtest.charts import marked  # noqa: E402
+from loadtest.kernel import marked  # noqa: E402
 from locking.claims import PROPERTIES  # noqa: E402
 
 

@@ -6,22 +6,16 @@ Example: manage.py lab endure recovery --rounds 1
 import json
 import os
 from argparse import ArgumentParser
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadtest.charts import marked
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_file, add_numbers
-from loadtest.kernel.actors import ExperimentFailed, perform
+from loadtest.kernel import marked
+from loadtest.kernel.actors import ExperimentFailed
+from loadtest.kernel.params import Params, add_file, param
+from loadtest.kernel.session import Command, Row, events
+from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
-from loadtest.load.plan import keep_within
 
-EXPERIMENTS = ("restarts", "recovery", "slow")
-LIMITS = {
-    "attempts": (100, 1_000_000),
-    "stock": (10, 100_000),
-    "rounds": (1, 1000),
-}
 HEADINGS = {
     "do": "fault",
     "blows": "other faults",
@@ -33,75 +27,85 @@ PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
 """The stores that an experiment reaches through a proxy."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnduranceParams(Params):
+    """The size of an experiment."""
+
+    attempts: int = param(100_000, "restarts: number of purchases to send", limits=(100, 1_000_000))
+    stock: int = param(1000, "restarts: units on sale", limits=(10, 100_000))
+    rounds: int = param(3, "recovery: how many times each fault is injected", limits=(1, 1000))
+
+
+class Endurance(Command):
+    """An experiment on a whole shop."""
+
+    def __init__(
+        self,
+        what: str,
+        servers: tuple[str, ...] = ("redis",),
+        *,
+        experiment: str = "",
+        # No order expires, because the units sold are counted.
+        pay_within: int = 86_400,
+        params: type[Params] = EnduranceParams,
+    ) -> None:
+        self.what, self.experiment, self.params = what, experiment or what, params
+        self.part = f"lab_endure_{what}"
+        self.topology = Topology(
+            database="mariadb",
+            servers=servers,
+            proxied=PROXIED.get(what, ()),
+            is_durable=what == "recovery",
+            is_deployed=True,
+            environ={"BUY_LIMIT": "1000000/second", "PAY_WITHIN_SECONDS": str(pay_within)},
+        )
+
+    def run(self, asked: Any, bar: Bar) -> Row:
+        """Run the experiment on private stores; raise ExperimentFailed if one is missing."""
+        found: Row = {"settings": asdict(asked), "what": self.what}
+        report: Row = {"missing": {}}
+        for event in events(self.experiment, found["settings"], self.topology, report, bar.show):
+            if report["missing"]:
+                raise ExperimentFailed("; ".join(report["missing"].values()))
+            if event["event"] == "report":
+                found |= event["report"]
+        return found
+
+    def describe(self, terminal: Terminal, report: Row) -> None:
+        """Print the report."""
+        report.pop("samples", None)  # thousands of lines
+        terminal.print(json.dumps(report, indent=1))
+        is_ok = self.is_ok(report)
+        terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
+
+    def markdown(self, report: Row) -> str:
+        """Return a list of facts, and a table for each list of rows."""
+        return markdown(report)
+
+
+COMMANDS = {
+    "restarts": Endurance("restarts"),
+    "recovery": Endurance("recovery", ("redis", "zookeeper")),
+    "slow": Endurance("slow"),
+}
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the experiment and its size."""
     parser.add_argument(
         "what",
-        choices=EXPERIMENTS,
+        choices=COMMANDS,
         metavar="EXPERIMENT",
         help="restarts: each process restarts under load; recovery: Redis and ZooKeeper fail and "
         "return; slow: a store responds late or not at all",
     )
-    add_numbers(
-        parser,
-        (
-            ("attempts", 100_000, "restarts: number of purchases to send"),
-            ("stock", 1000, "restarts: units on sale"),
-            ("rounds", 3, "recovery: how many times each fault is injected"),
-        ),
-    )
-    meaning = "also write the report between FILE's markers lab_endure_<experiment>"
-    add_file(parser, "write", meaning)
+    EnduranceParams.add_options(parser)
+    add_file(parser, "write", "also write it between FILE's markers lab_endure_<experiment>")
 
 
-def handle(terminal: Terminal, *, what: str, write: Path | None, **options: Any) -> int:
-    """Run the experiment on private stores; return 1 unless its verdict is ok."""
-    asked = {name: options[name] for name in LIMITS}
-    keep_within(LIMITS, asked)
-    backends = ["redis", "zookeeper"] if what == "recovery" else ["redis"]
-    # No order expires, because the units sold are counted.
-    return endure(terminal, what, what, asked, backends, pay_within=86_400, write=write)
-
-
-def endure(
-    terminal: Terminal,
-    what: str,
-    experiment: str,
-    asked: dict[str, Any],
-    backends: list[str],
-    *,
-    pay_within: int,
-    write: Path | None,
-) -> int:
-    """Run an experiment on a whole shop, whose orders expire after `pay_within` seconds."""
-    check_file("write", write, part := f"lab_endure_{what}")
-    report: dict[str, Any] = {"settings": asked, "what": what}
-    topology = Topology(
-        database="mariadb",
-        servers=backends,
-        proxied=PROXIED.get(what, ()),
-        is_durable=what == "recovery",
-        is_deployed=True,
-        environ={"BUY_LIMIT": "1000000/second", "PAY_WITHIN_SECONDS": str(pay_within)},
-    )
-    with terminal.bar() as bar:
-        for event in perform(experiment, asked, topology):
-            bar.show(event)
-            if event["event"] == "stores" and event["missing"]:
-                raise ExperimentFailed("; ".join(event["missing"].values()))
-            if event["event"] == "report":
-                report |= event["report"]
-    if write:
-        marked.write(write, part, markdown(report))
-    terminal.show(report, _describe)
-    return 0 if report["verdict"] == "ok" else 1
-
-
-def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
-    report.pop("samples", None)  # thousands of lines
-    terminal.print(json.dumps(report, indent=1))
-    is_ok = report["verdict"] == "ok"
-    terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
+def handle(terminal: Terminal, *, what: str, **options: Any) -> int:
+    """Run the experiment; return 1 unless its verdict is ok."""
+    return COMMANDS[what].handle(terminal, **options)
 
 
 def markdown(report: dict[str, Any]) -> str:

@@ -5,68 +5,106 @@ Example: manage.py lab scenario holder-paused --html paused.html
 
 from argparse import ArgumentParser
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_file, add_numbers
-from loadtest.load.plan import PlanError, keep_within
+from loadtest.kernel.params import Params, PlanError, add_file, param
+from loadtest.kernel.session import Command, Row
+from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.scenarios import SCENARIOS, export, run
 from locking.exceptions import unknown
 
 CHART_FORMATS = ("svg", "png")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the scenario names and the output files."""
-    parser.set_defaults(print_help=parser.print_help)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a scenario from --list, or all")
-    parser.add_argument("--list", action="store_true", help="list scenarios and exit")
-    add_numbers(parser, [("rounds", 1, "repeat the scenarios, and count how often each is shown")])
-    add_file(parser, "html", "self-contained HTML report")
-    for suffix in CHART_FORMATS:
-        add_file(parser, suffix, f"write two {suffix} charts each", metavar="DIR")
-    meaning = "update the scenarios and charts in docs/reference/faults.md; needs all scenarios"
-    add_file(parser, "write", meaning)
+@dataclass(frozen=True, kw_only=True)
+class Scenarios(Params):
+    """The scenarios to run."""
+
+    names: tuple[str, ...]
+    rounds: int = param(
+        1, "repeat the scenarios, and count how often each is shown", limits=(1, 1000)
+    )
+
+    def check(self) -> None:
+        """Raise PlanError for an unknown name."""
+        for name in self.names:
+            if name not in SCENARIOS:
+                raise PlanError(unknown("scenario", name, [*SCENARIOS, "all"]))
 
 
-def handle(terminal: Terminal, **options: Any) -> int:
-    """Run the scenarios; return 1 unless every verdict is ok."""
-    names: list[str] = list(dict.fromkeys(options["names"]))
-    if options["list"]:
-        found = [{"name": s.name, "row": s.row, "title": str(s.title)} for s in SCENARIOS.values()]
-        terminal.show({"scenarios": found}, _describe_list)
-        return 0
-    if names == ["all"]:
-        names = list(SCENARIOS)
-    for name in names:
-        if name not in SCENARIOS:
-            raise PlanError(unknown("scenario", name, [*SCENARIOS, "all"]))
-    if not names:
-        options["print_help"]()
-        return 2
-    if options["write"] and set(names) != set(SCENARIOS):
-        raise PlanError("--write needs all scenarios")
-    rounds: int = options["rounds"]
-    keep_within({"rounds": (1, 1000)}, options)
-    if rounds > 1 and any(options[file] for file in ("html", "write", *CHART_FORMATS)):
-        raise PlanError("Files show one round: leave out --rounds.")
-    check_file("html", options["html"])
-    check_file("write", options["write"], export.PART)
-    with terminal.bar() as bar:
-        report = run(names * rounds, bar.show)
-    failed = [result for result in report["scenarios"] if result["verdict"] != "ok"]
-    if options["html"]:
-        options["html"].write_text(export.html(report))
-    for suffix in CHART_FORMATS:
-        if options[suffix]:
-            export.write_charts(report, options[suffix], suffix=suffix)
-    if options["write"] and not failed:
-        export.write(report, options["write"])
-    if rounds > 1:
-        terminal.show(_counted(report), _describe_counts)
-    else:
-        terminal.show(report, _describe)
-    return 1 if failed else 0
+class ScenarioCommand(Command):
+    """`lab scenario`."""
+
+    params = Scenarios
+    files = {"html": "self-contained HTML report"}
+    part = export.PART
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the scenario names and the output files."""
+        parser.set_defaults(print_help=parser.print_help)
+        text = "a scenario from --list, or all"
+        parser.add_argument("names", nargs="*", metavar="NAME", help=text)
+        parser.add_argument("--list", action="store_true", help="list scenarios and exit")
+        super().add_arguments(parser)
+        for suffix in CHART_FORMATS:
+            add_file(parser, suffix, f"write two {suffix} charts each", metavar="DIR")
+
+    def handle(self, terminal: Terminal, **options: Any) -> int:
+        """Run the scenarios, or list all."""
+        if options["list"]:
+            rows = SCENARIOS.values()
+            found = [{"name": one.name, "row": one.row, "title": str(one.title)} for one in rows]
+            terminal.show({"scenarios": found}, _describe_list)
+            return 0
+        names = list(dict.fromkeys(options["names"]))
+        if not names:
+            options["print_help"]()
+            return 2
+        asked = Scenarios.of(options, names=tuple(SCENARIOS if names == ["all"] else names))
+        if options["write"] and set(asked.names) != set(SCENARIOS):
+            raise PlanError("--write needs all scenarios")
+        if asked.rounds > 1 and any(options[one] for one in ("html", "write", *CHART_FORMATS)):
+            raise PlanError("Files show one round: leave out --rounds.")
+        self.charts = {suffix: options[suffix] for suffix in CHART_FORMATS if options[suffix]}
+        return self.conduct(terminal, asked, **options)
+
+    def run(self, asked: Scenarios, bar: Bar) -> Row:
+        """Return the results, or with several rounds how often each scenario was shown."""
+        report = run(asked.names * asked.rounds, bar.show)
+        for suffix, folder in self.charts.items():
+            export.write_charts(report, folder, suffix=suffix)
+        return _counted(report) if asked.rounds > 1 else report
+
+    def is_ok(self, report: Row) -> bool:
+        """Return True if each scenario was shown as planned."""
+        rows = report["scenarios"]
+        return not any(row.get("verdict", "ok") != "ok" or row.get("why") for row in rows)
+
+    def describe(self, terminal: Terminal, report: Row) -> None:
+        """Print the verdict of each scenario and what happened, or how often it was shown."""
+        if "recordings" in report["scenarios"][0]:
+            _describe_counts(terminal, report["scenarios"])
+            return
+        for result in report["scenarios"]:
+            is_ok = result["verdict"] == "ok"
+            word = "as expected" if is_ok else result["verdict"]
+            verdict = terminal.verdict(word, is_expected=is_ok)
+            terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
+            for sentence in SCENARIOS[result["name"]].describe(result):
+                terminal.print(f"  {sentence}")
+
+    def as_file(self, report: Row, suffix: str) -> bytes:
+        """Return the page."""
+        return export.as_file(report, suffix)
+
+    def write(self, report: Row, page: Path) -> None:
+        """Update the page, its charts and the recordings."""
+        export.write(report, page)
+
+
+COMMAND = ScenarioCommand()
 
 
 def _counted(report: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +119,7 @@ def _counted(report: dict[str, Any]) -> dict[str, Any]:
     return {"versions": report["versions"], "scenarios": list(rows.values())}
 
 
-def _describe_counts(terminal: Terminal, counted: dict[str, Any]) -> None:
-    rows = counted["scenarios"]
+def _describe_counts(terminal: Terminal, rows: list[Row]) -> None:
     columns = ("name", "ok", "not-run", "failed")
     cells = [tuple(str(row[column]) for column in columns) for row in rows]
     terminal.table(("scenario", "shown", "not shown", "failed"), cells)
@@ -91,16 +128,6 @@ def _describe_counts(terminal: Terminal, counted: dict[str, Any]) -> None:
             terminal.print(f"{row['name']}: {why} ({often} ×)")
     recordings = sum(row["recordings"] for row in rows)
     terminal.print(f"{recordings} recordings, none with two leases of one name in one store.")
-
-
-def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
-    for result in report["scenarios"]:
-        is_ok = result["verdict"] == "ok"
-        word = "as expected" if is_ok else result["verdict"]
-        verdict = terminal.verdict(word, is_expected=is_ok)
-        terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
-        for sentence in SCENARIOS[result["name"]].describe(result):
-            terminal.print(f"  {sentence}")
 
 
 def _describe_list(terminal: Terminal, found: dict[str, Any]) -> None:

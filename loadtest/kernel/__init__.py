@@ -1,1 +1,1 @@
-"""What every experiment is made of: servers, processes, faults, histories, holds, judges."""
+"""The kernel of all experiments: parameters, servers, processes, faults, histories and judges."""

@@ -1,15 +1,16 @@
-"""The parameters of a load test, and their limits."""
+"""The parameters of a load test."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS
-from locking.exceptions import unknown
+from loadtest.kernel.params import Params, PlanError, param
 
 STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 # The servers that a backend needs beside the database.
@@ -25,89 +26,96 @@ BACKENDS: dict[str, str | None] = {
 }
 NEEDS = {"mysql_session": "mariadb", "postgresql_session": "postgresql"}
 """The database that a backend needs."""
-LIMITS = {
-    "buyers": (1, 100_000),
-    "stock": (1, 100_000),
-    "processes": (1, 32),
-    "threads": (1, 32),
-    "think_ms": (0, 1000),
-    "repeats": (1, 100),
-    "patience": (1, 600),
-    "at": (0, 0.9),
-    "strikes": (1, 20),
-    "seed": (0, 2**63 - 1),
-}
-ALWAYS_PRINTED = ("buyers", "stock", "seed")
-"""Options that the command line always names."""
+FAULT_CHOICES = {name: fault.description for name, fault in FAULTS.items()}
 # A thread may need two connections, and a private server allows 400.
 MOST_THREADS = 150
 
 
-class PlanError(ValueError):
-    """A load test cannot be run with these parameters."""
-
-
-def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
-    """Raise PlanError if a number is outside its limits."""
-    for name, (least, most) in limits.items():
-        if name in asked and not least <= asked[name] <= most:
-            option = f"--{name.replace('_', '-')}"
-            raise PlanError(f"{option} must be between {least:,} and {most:,}.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(Params):
     """One `lab run`: every backend with every write strategy, `repeats` times."""
 
-    backends: tuple[str, ...]
-    disciplines: tuple[str, ...]
-    buyers: int = 200
-    stock: int = 50
-    processes: int = 4
-    threads: int = 8
+    experiment = "run"
+    backends: tuple[str, ...] = param(
+        ("none", "redis"),
+        "lock backend",
+        **{"choices": tuple(BACKENDS), "default_text": "none and redis", "option": "backend"},
+        **{"label": _("Backends"), "is_named": True},
+    )
+    disciplines: tuple[str, ...] = param(
+        ("naive",),
+        "how stock is written",
+        **{"choices": dict(WriteStrategy.choices), "default_text": "naive"},
+        **{"option": "strategy discipline", "label": _("Write strategy"), "is_named": True},
+    )
+    buyers: int = param(
+        200,
+        "number of buyers, each wants one unit",
+        **{"limits": (1, 100_000), "label": _("Buyers"), "is_named": True},
+    )
+    stock: int = param(50, "units on sale", limits=(1, 100_000), label=_("Stock"), is_named=True)
+    processes: int = param(4, "worker processes", limits=(1, 32), label=_("Processes"))
+    threads: int = param(8, "threads per process", limits=(1, 32), label=_("Threads per process"))
     """Of each process: this many of its buyers buy at once."""
-    think_ms: float = 5.0
+    think_ms: float = param(
+        5.0,
+        "payment check between read and write, in milliseconds",
+        **{"limits": (0, 1000), "label": _("Payment check (ms)")},
+    )
     """Between read and write, where a shop checks the payment; the same for every backend."""
-    seed: int = 42
+    seed: int = param(
+        42,
+        "random seed for the order of the buyers and their pauses",
+        **{"limits": (0, 2**63 - 1), "label": _("Random seed"), "is_named": True},
+    )
     """Determines the order of the buyers and their pauses, but not the winners of races."""
-    repeats: int = 1
-    store: str = "sqlite"
-    patience: float = 30.0
-    """Seconds for which a buyer retries while the shop is overloaded."""
-    fault: str = "none"
-    at: float = 0.5
-    """The share of the stock after which the fault is injected."""
-    strikes: int = 1
-    """How often it is injected, spread over the rest of the stock."""
+    repeats: int = param(1, "runs per backend", limits=(1, 100), label=_("Runs of each lock"))
+    store: str = param(
+        "sqlite",
+        "database of the test",
+        **{"choices": STORES, "default_text": "sqlite, or the one that is required"},
+        label=_("Database"),
+        note=_(
+            "mysql_session needs MariaDB, postgresql_session PostgreSQL, and killing the database "
+            "either of them."
+        ),
+    )
+    patience: float = param(
+        30.0, "how long a buyer retries while the shop is busy, in seconds", limits=(1, 600)
+    )
+    fault: str = param("none", choices=FAULT_CHOICES, label=_("Fault"))
+    at: float = param(
+        0.5,
+        "share of the stock that is sold before the fault is injected",
+        **{"limits": (0, 0.9), "label": _("Share sold before it")},
+    )
+    strikes: int = param(1, "how many times the fault is injected", limits=(1, 20))
+    """Spread over the rest of the stock."""
 
-    def __post_init__(self) -> None:
-        for kind, asked, known in (
-            ("backend", self.backends, tuple(BACKENDS)),
-            ("write strategy", self.disciplines, WriteStrategy.values),
-            ("store", (self.store,), tuple(STORES)),
-            ("fault", (self.fault,), tuple(FAULTS)),
-        ):
-            if not asked:
-                raise PlanError(f"Name at least one {kind}: {', '.join(known)}.")
-            for name in asked:
-                if name not in known:
-                    raise PlanError(unknown(kind, name, known))
-            if len(set(asked)) < len(asked):
-                raise PlanError(f"Name each {kind} only once.")
-        keep_within(LIMITS, asdict(self))
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
+        """Return the plan of a command's options, on the database that they need."""
+        needed = [NEEDS[one] for one in options["backends"] or () if one in NEEDS]
+        if options["fault"] == "kill-database":
+            needed.append("mariadb")
+        store = options["store"] or next(iter(needed), "sqlite")
+        return super().of(options, **{"store": store, **more})
+
+    def check(self) -> None:
+        """Raise PlanError for combinations that cannot be run."""
         if self.processes * self.threads > MOST_THREADS:
             raise PlanError(
-                _("Use at most %(most)s threads in all: processes x threads per process.")
+                gettext("Use at most %(most)s threads in all: processes x threads per process.")
                 % {"most": MOST_THREADS}
             )
         for one in self.backends:
             if (needed := NEEDS.get(one, self.store)) != self.store:
                 raise PlanError(
-                    _("The backend %(backend)s needs %(database)s as its database.")
+                    gettext("The backend %(backend)s needs %(database)s as its database.")
                     % {"backend": one, "database": STORES[needed]}
                 )
         if self.fault == "kill-database" and self.store == "sqlite":
-            raise PlanError(_("The fault kill-database needs MariaDB or PostgreSQL."))
+            raise PlanError(gettext("The fault kill-database needs MariaDB or PostgreSQL."))
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -137,16 +145,3 @@ class Plan:
     def contenders(self) -> int:
         """Return the number of buyers that buy at once."""
         return min(self.buyers, self.processes * self.threads)
-
-    def command(self) -> str:
-        """Return the command line with the same parameters."""
-        lists = [("backend", one) for one in self.backends]
-        lists += [("strategy", one) for one in self.disciplines]
-        rest = [
-            (field.name.replace("_", "-"), getattr(self, field.name))
-            for field in fields(self)
-            if field.name not in ("backends", "disciplines")
-            and (field.name in ALWAYS_PRINTED or getattr(self, field.name) != field.default)
-        ]
-        options = " ".join(f"--{name} {value}" for name, value in lists + rest)
-        return f"manage.py lab run {options}"

@@ -1,6 +1,6 @@
 """Execute the runs of a plan in the lab's own stores.
 
-The request is a Plan; the events are the versions, progress, and one "run" for each run.
+The request is a Plan; the events are progress, and one "run" for each run.
 """
 
 import multiprocessing
@@ -14,7 +14,6 @@ from typing import Any
 import django
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.db import connection, connections
 from redis import Redis
 
@@ -43,8 +42,6 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
             return
     if plan.fault != "none":
         _shorten_leases()
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
     customers = _make_customers(plan)
     for names in plan.guards():
         backend = names["backend"]

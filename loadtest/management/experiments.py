@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from django.core.management.base import CommandError
 
 from inventory.management.console import HelpfulCommand, add_subcommands
-from loadtest.charts.terminal import Terminal
 from loadtest.kernel.actors import ExperimentFailed
-from loadtest.load.plan import PlanError
+from loadtest.kernel.params import PlanError
+from loadtest.kernel.terminal import Terminal
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -30,13 +30,13 @@ class ExperimentCommand(HelpfulCommand):
         """Add one subcommand per module of `cli`."""
         actions = add_subcommands(parser)
         for found in iter_modules(self.cli.__path__):
-            module = import_module(f"{self.cli.__name__}.{found.name}")
+            module, experiment = self._command(found.name)
             about, _, example = (module.__doc__ or "").strip().partition("\n\n")
             usage = f"{parser.prog} {found.name} [--help] ..."
             own = actions.add_parser(
                 found.name, help=about, description=about, usage=usage, epilog=example
             )
-            module.add_arguments(own)
+            experiment.add_arguments(own)
             own.add_argument("--json", action="store_true", help="print one JSON object only")
 
     def handle(self, *, action: str, json: bool, **options: Any) -> None:
@@ -44,7 +44,7 @@ class ExperimentCommand(HelpfulCommand):
         before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
         try:
             terminal = Terminal(self, as_json=json)
-            code = import_module(f"{self.cli.__name__}.{action}").handle(terminal, **options)
+            code = self._command(action)[1].handle(terminal, **options)
         except PlanError as error:
             raise CommandError(str(error), returncode=2) from error
         except ExperimentFailed as error:
@@ -57,6 +57,11 @@ class ExperimentCommand(HelpfulCommand):
                 signal.signal(signum, handler)
         if code:
             sys.exit(code)
+
+    def _command(self, name: str) -> tuple[ModuleType, Any]:
+        """Return the module of a subcommand, and its COMMAND or itself."""
+        module = import_module(f"{self.cli.__name__}.{name}")
+        return module, getattr(module, "COMMAND", module)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -15,7 +15,7 @@ variant is {"guard", "is_repaired", "facts", "events", "seconds"}. Everything is
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadtest.kernel.actors import perform
+from loadtest.kernel.session import events
 from loadtest.kernel.topology import Topology
 from loadtest.scenarios.catalogue import SCENARIOS
 
@@ -27,10 +27,7 @@ def run(
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
-    for event in perform("scenario", {"names": list(names)}, Topology()):
-        progress(event)
-        if event["event"] == "versions":
-            report["versions"] = event["versions"]
-        elif event["event"] == "scenario":
+    for event in events("scenario", {"names": list(names)}, Topology(), report, progress):
+        if event["event"] == "scenario":
             report["scenarios"].append(event["scenario"])
     return report

@@ -9,9 +9,10 @@ from typing import Any
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
-from loadtest.charts import marked, svg, timeline
+from loadtest.charts import svg, timeline
 from loadtest.charts.axis import WIDTH
 from loadtest.charts.export import sheet, table
+from loadtest.kernel import marked
 from loadtest.kernel.history import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result

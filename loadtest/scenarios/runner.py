@@ -4,15 +4,12 @@ import time
 from contextlib import closing
 from typing import Any
 
-from django.core.management import call_command
-
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.charts import timeline_data
 from loadtest.kernel.judges import Finding, verdict
 from loadtest.kernel.topology import Stores
-from loadtest.load.runner import versions
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
 from loadtest.scenarios.testbed import Testbed
@@ -20,8 +17,6 @@ from loadtest.scenarios.testbed import Testbed
 
 def main(asked: dict[str, Any], stores: Stores) -> None:
     """Run the named scenarios."""
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
     names = asked["names"]
     for place, name in enumerate(names):
 

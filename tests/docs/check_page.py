@@ -15,7 +15,7 @@ from django.test.utils import override_settings
 
 from devservers import Redis
 from loadtest.bench.locks.properties import BACKENDS
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from locking import checks, policy
 
 PART = "checks"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import locking
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from tests.docs import check_page
 from tests.docs.pages import ROOT
 from tools.library_reference import NAMES, PAGE, PARTS

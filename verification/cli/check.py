@@ -9,10 +9,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts.terminal import Terminal
-from loadtest.cli import add_numbers
 from loadtest.kernel.history import Event
-from loadtest.load.plan import PlanError, keep_within
+from loadtest.kernel.params import PlanError, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal
 from verification.histories.linearizability import BUDGET, BadHistory, Operation, check
 from verification.histories.lock_models import Lock, Stock
 

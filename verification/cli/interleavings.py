@@ -8,13 +8,12 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts import marked
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.cli import add_numbers
 from loadtest.game.levels import RESULTS
+from loadtest.kernel import marked
 from loadtest.kernel.actors import perform
+from loadtest.kernel.params import PlanError, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal, check_file
 from loadtest.kernel.topology import Topology
-from loadtest.load.plan import PlanError, keep_within
 from verification.interleavings.programs import PARTS, PROGRAMS
 
 PART = "lab_interleavings"

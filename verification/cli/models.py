@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts import marked
-from loadtest.charts.terminal import Terminal, check_file
-from loadtest.load.plan import PlanError
+from loadtest.kernel import marked
+from loadtest.kernel.params import PlanError
+from loadtest.kernel.terminal import Terminal, check_file
 from locking.exceptions import unknown
 from verification.protocols import PROTOCOLS
 from verification.protocols.search import report

@@ -3,28 +3,19 @@
 Example: manage.py verify soak --seconds 1800
 """
 
-from argparse import ArgumentParser
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from loadtest.charts.terminal import Terminal
-from loadtest.cli import add_file, add_numbers
-from loadtest.cli.endure import endure
-from loadtest.load.plan import keep_within
-
-LIMITS = {"seconds": (12, 86_400), "seed": (0, 2**32)}
+from loadtest.cli.endure import Endurance
+from loadtest.kernel.params import Params, param
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the duration, the seed and the page to update."""
-    meanings = ("seconds", 1800, "duration in seconds"), ("seed", 1, "what each visit does")
-    add_numbers(parser, meanings)
-    add_file(parser, "write", "also write the report between FILE's markers lab_endure_soak")
+@dataclass(frozen=True, kw_only=True)
+class Soak(Params):
+    """The load."""
+
+    seconds: int = param(1800, "duration in seconds", limits=(12, 86_400))
+    seed: int = param(1, "what each visit does", limits=(0, 2**32))
 
 
-def handle(terminal: Terminal, *, write: Path | None, **options: Any) -> int:
-    """Run the load on private stores; return 1 unless its verdict is ok."""
-    asked = {name: options[name] for name in LIMITS}
-    keep_within(LIMITS, asked)
-    stores, module = ["redis", "zookeeper"], "verification.soak"
-    return endure(terminal, "soak", module, asked, stores, pay_within=60, write=write)
+STORES = ("redis", "zookeeper")
+COMMAND = Endurance("soak", STORES, experiment="verification.soak", pay_within=60, params=Soak)

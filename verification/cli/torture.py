@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from devservers import ServerError
-from loadtest.charts.terminal import Terminal
-from loadtest.cli import add_file, add_numbers
 from loadtest.kernel.actors import ExperimentFailed
-from loadtest.load.plan import keep_within
+from loadtest.kernel.params import add_file, add_numbers, keep_within
+from loadtest.kernel.terminal import Terminal
 from verification.torture.campaign import COLUMNS, Campaign
 from verification.torture.catalogue import STORES, WORKLOADS
 from verification.torture.plan import WORK_SECONDS

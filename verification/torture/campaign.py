@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from devservers.faults.waiting import FaultFailed
-from loadtest.load.plan import PlanError
+from loadtest.kernel.params import PlanError
 from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import Plan, generate
 from verification.torture.runner import Run, Torture

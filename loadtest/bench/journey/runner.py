@@ -1,7 +1,7 @@
 """Measure what each request costs, in Python and behind nginx, and the sum of a buyer's minutes.
 
 The arguments are {"rounds": N, "part": one of report.PARTS, ...} with report.SIZES; the events are
-the versions, progress, and the rounds of each line.
+progress and the rounds of each line.
 """
 
 import time
@@ -18,7 +18,6 @@ from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import requests_of
 from loadtest.kernel.topology import Stores
 from loadtest.load.http.client import Connection
-from loadtest.load.runner import versions
 
 Cost = dict[str, Any]
 FLOOR = "/livez"
@@ -43,9 +42,7 @@ COUNTED = ("ms", "queries", "redis", "bytes", "nginx_ms")
 
 def main(asked: dict[str, Any], _stores: Stores) -> None:
     """Measure the part that is asked for."""
-    call_command("migrate", verbosity=0, interactive=False)
     call_command("collectstatic", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
     if asked["part"] == "growth":
         emit("round", line="growth", round={"rows": growth.rows(), "expiring": growth.EXPIRING})
     else:

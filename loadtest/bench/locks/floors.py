@@ -18,6 +18,11 @@ DELETE_IF_MINE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
+TABLE = "CREATE TABLE IF NOT EXISTS floor (name VARCHAR(200) PRIMARY KEY, owner CHAR(32))"
+ROW = (
+    "INSERT INTO floor VALUES (%(name)s, %(owner)s)",
+    "DELETE FROM floor WHERE name = %(name)s AND owner = %(owner)s",
+)
 
 
 @system("SET NX PX + EVALSHA", "redis", "floor", waits=False)
@@ -64,26 +69,11 @@ def _create_delete(name: str, ttl: float) -> Handle:
     return Handle(acquire, lambda: client.delete(made.pop()))
 
 
-def _cursor() -> Any:
+def _mysql() -> Any:
     """Return a cursor of MySQLdb on a new connection in autocommit mode."""
     import MySQLdb
 
     return MySQLdb.connect(**connection.get_connection_params() | {"autocommit": True}).cursor()
-
-
-@system("raw GET_LOCK", "mysql", "floor", session=0.0)
-def _get_lock(name: str, ttl: float) -> Handle:
-    cursor = _cursor()
-
-    def acquire(wait: float) -> bool:
-        cursor.execute("SELECT GET_LOCK(%s, %s)", (name, wait))
-        return bool(cursor.fetchone()[0])
-
-    def release() -> None:
-        cursor.execute("SELECT RELEASE_LOCK(%s)", (name,))
-        cursor.fetchone()
-
-    return Handle(acquire, release)
 
 
 def _psycopg() -> Any:
@@ -93,28 +83,25 @@ def _psycopg() -> Any:
     return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True).cursor()
 
 
-def _row(connect: Callable[[], Any], name: str, ttl: float) -> Handle:
+def _sql(
+    connect: Callable[[], Any], acquire: str, release: str, table: str, name: str, ttl: float
+) -> Handle:
     cursor = connect()
-    cursor.execute(
-        "CREATE TABLE IF NOT EXISTS floor (name VARCHAR(200) PRIMARY KEY, owner CHAR(32))"
-    )
-    owner = uuid.uuid4().hex
-    return Handle(
-        lambda wait: cursor.execute("INSERT INTO floor VALUES (%s, %s)", (name, owner)),
-        lambda: cursor.execute("DELETE FROM floor WHERE name=%s AND owner=%s", (name, owner)),
-    )
+    if table:
+        cursor.execute(table)
+    given = {"name": name, "owner": uuid.uuid4().hex, "key": zlib.crc32(name.encode())}
+
+    def run(sql: str, wait: float = 0.0) -> bool:
+        cursor.execute(sql, given | {"wait": wait})
+        return cursor.description is None or cursor.fetchone()[0] not in (0, False)
+
+    return Handle(partial(run, acquire), partial(run, release))
 
 
-system("INSERT + DELETE", "mysql", "floor", waits=False)(partial(_row, _cursor))
-system("INSERT + DELETE, PostgreSQL", "postgresql", "floor", waits=False)(partial(_row, _psycopg))
-
-
-@system("raw pg_advisory_lock", "postgresql", "floor", waits=False)
-def _advisory_lock(name: str, ttl: float) -> Handle:
-    cursor = _psycopg()
-    key = zlib.crc32(name.encode())
-
-    def call(function: str) -> object:
-        return cursor.execute(f"SELECT {function}(%s)", (key,)).fetchone()
-
-    return Handle(lambda wait: call("pg_advisory_lock"), lambda: call("pg_advisory_unlock"))
+_ADVISORY = "SELECT pg_advisory_lock(%(key)s)", "SELECT pg_advisory_unlock(%(key)s)"
+_NAMED = "SELECT GET_LOCK(%(name)s, %(wait)s)", "SELECT RELEASE_LOCK(%(name)s)"
+_floor = partial(system, role="floor", waits=False)
+system("raw GET_LOCK", "mysql", "floor", session=0.0)(partial(_sql, _mysql, *_NAMED, ""))
+_floor("INSERT + DELETE", "mysql")(partial(_sql, _mysql, *ROW, TABLE))
+_floor("INSERT + DELETE, PostgreSQL", "postgresql")(partial(_sql, _psycopg, *ROW, TABLE))
+_floor("raw pg_advisory_lock", "postgresql")(partial(_sql, _psycopg, *_ADVISORY, ""))

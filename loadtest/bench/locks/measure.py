@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any, NamedTuple
 
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
@@ -89,15 +90,16 @@ def _turn(handle: Handle) -> Turn:
     return Turn(asked, granted, releasing)
 
 
-def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return acquire-release pairs per second in one thread, and CPU seconds per pair.
+def uncontended(systems: Sequence[System], name: str) -> dict[str, dict[str, float]]:
+    """Return acquire-release pairs per second in one thread, and CPU microseconds per pair.
 
     The systems alternate in many short slices, so that other load affects all of them equally.
     """
 
-    def work(number: int) -> dict[str, list[tuple[float, float]]]:
+    def work(number: int) -> dict[str, dict[str, float]]:
         handles = {system.name: ready(system, name) for system in systems}
-        seen: dict[str, list[tuple[float, float]]] = {one: [] for one in handles}
+        rates: dict[str, list[float]] = {one: [] for one in handles}
+        costs: dict[str, list[float]] = {one: [] for one in handles}
         for _ in range(SLICES):
             for one, handle in handles.items():
                 pairs, cpu, started = 0, time.process_time(), time.monotonic()
@@ -105,12 +107,16 @@ def uncontended(systems: Sequence[System], name: str) -> dict[str, list[tuple[fl
                     handle.acquire(WAIT)
                     handle.release()
                     pairs += 1
-                seen[one].append((pairs / (now - started), (time.process_time() - cpu) / pairs))
-        return seen
+                rates[one].append(pairs / (now - started))
+                costs[one].append((time.process_time() - cpu) / pairs * 1e6)
+        return {
+            one: {"pairs_per_second": median(rates[one]), "pair_cpu_us": median(costs[one])}
+            for one in handles
+        }
 
     with ProcessPool(work) as pool:
-        seen: dict[str, list[tuple[float, float]]] = pool.results()[0]
-    return seen
+        found: dict[str, dict[str, float]] = pool.results()[0]
+    return found
 
 
 def waves(system: System, name: str, times: int) -> list[float]:

@@ -61,13 +61,9 @@ def system(name: str, family: Family, role: Role, **options: Any) -> Callable[[O
     return register
 
 
-def _open(alias: str, name: str, ttl: float) -> Handle:
-    lock = locks[alias].lock(name, ttl=ttl)
-    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
-
-
-def _open_writer(alias: str, name: str, ttl: float) -> Handle:
-    lock = locks[alias].read_write(name).write(ttl=ttl)
+def _open(alias: str, is_writer: bool, name: str, ttl: float) -> Handle:
+    locked = locks[alias]
+    lock = locked.read_write(name).write(ttl=ttl) if is_writer else locked.lock(name, ttl=ttl)
     return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
 
 
@@ -81,8 +77,7 @@ OURS: dict[str, tuple[Family, float | None]] = {
     "postgresql_session": ("postgresql", 0.0),
 }
 for _name, (_family, _session) in OURS.items():
-    _opener = partial(_open, "database" if _name == "postgresql" else _name)
-    system(_name, _family, "ours", session=_session)(_opener)
-for _name in ("redis", "zookeeper"):
-    _family, _session = OURS[_name]
-    system(f"{_name} writer", _family, "ours", session=_session)(partial(_open_writer, _name))
+    _alias = "database" if _name == "postgresql" else _name
+    system(_name, _family, "ours", session=_session)(partial(_open, _alias, False))
+    if _name in ("redis", "zookeeper"):
+        system(f"{_name} writer", _family, "ours", session=_session)(partial(_open, _name, True))

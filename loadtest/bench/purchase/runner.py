@@ -1,7 +1,7 @@
 """Run the benchmark of a purchase: interleaved rounds of every line, each followed by an audit.
 
 The arguments are {"rounds": N, "seconds": S, "burst": S, "buyers": N, "offered": N, "attempts": N};
-the events are the versions, progress, and the rounds of each line.
+the events are progress, and the rounds of each line.
 """
 
 import time
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
-from django.core.management import call_command
 from django.db import connection
 from django.utils.text import slugify
 
@@ -23,7 +22,6 @@ from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
 from loadtest.kernel.topology import Stores
 from loadtest.load.http.buyers import Buyer, requests, sign_in
-from loadtest.load.runner import versions
 from loadtest.load.sale import open_sale
 from locking import policy
 from shop.administration.audit import audit_sale
@@ -85,22 +83,21 @@ PROCESSES = {"mysql": 2, "postgresql": 2, "sqlite": 4}
 
 def main(asked: dict[str, Any], _stores: Stores) -> None:
     """Measure the lines of the database that the environment names."""
-    call_command("migrate", verbosity=0, interactive=False)
-    emit("versions", versions=versions())
-    buyers = sign_in(asked["buyers"] + 1)
-    found: dict[Line, list[Figures]] = {}
-    is_main = connection.vendor == "mysql"
-    many: list[Buyer] = []
-    if is_main:
-        wanted = max(round(asked["burst"] * asked["offered"]), asked["attempts"] + 1)
-        many = sign_in(wanted, "burst")
+    buyers, is_main = sign_in(asked["buyers"] + 1), connection.vendor == "mysql"
+    prepared = max(round(asked["burst"] * asked["offered"]), asked["attempts"] + 1)
+    many = sign_in(prepared, "burst") if is_main else []
     steps = asked["rounds"] + 1 + is_main
 
-    def start(line: Line, step: int) -> None:
-        emit("progress", system=line.name, step=step, of=steps)
-        activate(line)
-
     with WebServer(PROCESSES[connection.vendor]) as web:
+
+        def start(line: Line, step: int) -> None:
+            emit("progress", system=line.name, step=step, of=steps)
+            activate(line)
+
+        def end(line: Line, figures: Figures) -> None:
+            about = {"server": web.about, "connections": line.connections}
+            emit("round", line=line.name, round=figures, **about)
+
         for number in range(asked["rounds"] + 1):
             for line in LINES[connection.vendor]:
                 start(line, number + 1)
@@ -108,24 +105,19 @@ def main(asked: dict[str, Any], _stores: Stores) -> None:
                 seconds = asked["seconds"] if number else WARM_UP
                 measured = _measure(web, line, sale, buyers, seconds)
                 if number:
-                    found.setdefault(line, []).append(measured)
+                    end(line, measured)
             for line in (QUEUED, QUEUED_NO_TOKEN) if number and is_main else ():
                 start(line, number + 1)
                 sale = sale_of(line, number, many)
-                senders = _senders(line, many)
                 with burst.consumer(sale):
-                    path = BUY.format(sale.slug)
+                    path, senders = BUY.format(sale.slug), _senders(line, many)
                     accepted, seen = burst.measure(web, sale, path, senders, asked["burst"])
-                found.setdefault(line, []).append(accepted)
+                end(line, accepted)
                 if line.has_token:
-                    found.setdefault(SEEN, []).append(seen)
+                    end(SEEN, seen)
         for line in ATTEMPT_LINES if is_main else ():
             start(line, steps)
-            attempting = many[: asked["attempts"] + 1]
-            found[line] = [_attempts(web, line, attempting)]
-        for line, rounds in found.items():
-            about = {"server": web.about, "connections": line.connections}
-            emit("line", line=line.name, **about, rounds=rounds)
+            end(line, _attempts(web, line, many[: asked["attempts"] + 1]))
 
 
 def _attempts(web: WebServer, line: Line, buyers: Sequence[Buyer]) -> Figures:

@@ -8,21 +8,21 @@ from counting orders.
 import resource
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from http.client import HTTPConnection
 from multiprocessing.sharedctypes import RawArray
-from typing import Any
+from typing import Any, Self
 
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
 from devservers.process_pool import ProcessPool
+from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, remove_accounts, sign_out
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
-from loadtest.load.plan import PlanError, keep_within
 from loadtest.load.sale import open_sale, remove_sale
 from loadtest.load.verdict import percentile, sold_verdict
 from locking import locks
@@ -37,37 +37,40 @@ BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
 WRITE_TIMEOUT = 60.0
 """Seconds until all orders of a queued sale are written."""
-LIMITS = {
-    "attempts": (1, 1_000_000),
-    "stock": (1, 100_000),
-    "buyers": (1, 100_000),
-    "processes": (1, 16),
-    "connections": (1, 1000),
-}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLoad:
+@dataclass(frozen=True, kw_only=True)
+class HttpLoad(Params):
     """The parameters of a load test over HTTP."""
 
+    experiment = "http"
     host: str
     port: int
-    attempts: int
-    stock: int
-    buyers: int
-    processes: int
-    connections: int
-    """Of each process."""
-    fulfilment: str = Sale.Fulfilment.DIRECT
-    max_p99_ms: float | None = None
-    """Limit for the p99 of successful purchases."""
-    min_per_second: float | None = None
-    """Limit for the attempts per second."""
+    attempts: int = param(10_000, "number of purchases to send", limits=(1, 1_000_000))
+    stock: int = param(1000, "units on sale", limits=(1, 100_000))
+    buyers: int = param(
+        2000,
+        "number of buyers",
+        **{"limits": (1, 100_000), "default_text": "twice the stock, at most --attempts"},
+    )
+    processes: int = param(2, "processes that send the purchases", limits=(1, 16))
+    connections: int = param(50, "connections per process", limits=(1, 1000))
+    fulfilment: str = param(
+        Sale.Fulfilment.DIRECT.value,
+        "test a queued sale instead of a direct one",
+        **{"option": "queued", "const": Sale.Fulfilment.QUEUED.value},
+    )
+    max_p99_ms: float | None = param(None, "exit 1 if the p99 of successful purchases is higher")
+    min_per_second: float | None = param(None, "exit 1 if there are fewer attempts per second")
     hang_ups: bool = False
     """The shop is restarted meanwhile: disconnected buyers send the same form again."""
 
-    def __post_init__(self) -> None:
-        keep_within(LIMITS, asdict(self))
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
+        """Return the parameters of a command's options, with two buyers for each unit."""
+        asked = super().of(options, **more)
+        buyers = options["buyers"] or min(asked.attempts, 2 * asked.stock)
+        return replace(asked, buyers=buyers)
 
 
 Report = dict[str, Any]

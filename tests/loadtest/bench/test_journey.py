@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.core.management import CommandError
 
 from loadtest.bench import journey
 from loadtest.bench.journey import pages, report, runner
 from tests.loadtest.lab import lab
 
 SMALL = {"people": 1, "seconds": 0.0, "buyers": 60, "crowd_seconds": 0.5}
+JOURNEY = report.Journey()
 
 
 def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,53 +33,28 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
     assert all(target["met"] is not None for target in found["targets"])
     assert lines[journey.TABS]["offered"] >= journey.OPEN_TABS / 60
     assert 0 <= lines[journey.SIGN_INS]["refused"] <= journey.CUSTOMERS
-    written = report.markdown(found)
+    written = JOURNEY.markdown(found)
     assert written.count("|\n") == len(lines) - 4 + len(report.CROWDS) + 4
-    assert len(report.remarks(found)) == len(report.CROWDS) + 1
 
 
-def measured(*rounds: dict[str, Any], line: str = "home") -> dict[str, Any]:
-    row = report.summary(line, [{"wrong": [], **one} for one in rounds])
-    asked = {"parts": ["requests"]}
-    return {"lines": [row], "growth": {"rows": []}, "missing": {}, "settings": asked}
-
-
-def test_ratio_is_the_median_of_the_rounds() -> None:
-    found = measured(*({"x": x, "nginx_x": 0.01} for x in (9.0, 0.9, 0.8)))
-    values = {name: value for name, value, _sign, _limit in report.limits(found)}
-    assert values["home: x /livez"] == 0.9
-    assert values["home: behind nginx, x /livez"] == 0.01
-    assert values["/learn/: x /livez"] is None
-
-
-def test_refused_request_and_missing_server_are_unsound() -> None:
-    assert report.is_sound(measured({"x": 1.0}))
-    assert not report.is_sound(measured({"x": 1.0}, {"x": 1.0, "wrong": ["503"]}))
-    assert not report.is_sound(measured({"x": 1.0}) | {"missing": {"redis": "not installed"}})
-
-
-def test_grown_shop_has_targets_for_its_pages_its_audit_and_its_expiry() -> None:
-    rows = [
+def test_refused_request_and_slow_pages_of_the_grown_shop_are_reported() -> None:
+    rows: list[dict[str, Any]] = [
         {"what": what, "name": name, "ms": ms, "queries": 5}
         for what, name, ms in (
             ("page", "/admin/shop/order/", 2800.0),
-            ("page", "/ops/", 12.0),
             ("job", "shop.tasks.expire_unpaid_orders", 500.0),
             ("service", "audit of the big sale", 90.0),
+            ("page", "/ops/", 12.0),
         )
     ]
-    found = measured({"x": 1.0}) | {"growth": {"rows": rows, "expiring": 1000}}
-    values = [value for name, value, _sign, _limit in report.limits(found) if "grown" in name]
-    assert values == [2800.0, 90.0, 2000.0]
-    assert report.is_sound(found)
-    rows[0]["status"] = 503
-    assert not report.is_sound(found)
-
-
-@pytest.mark.parametrize("option", ["--rounds=0", "--people=200", "--seconds=2"])
-def test_bad_options_are_refused(option: str) -> None:
-    with pytest.raises(CommandError, match=option.strip("-").partition("=")[0]):
-        lab("bench", "journey", option)
+    line: dict[str, Any] = {"line": "home", "wrong": []}
+    found = {"settings": {"parts": ["growth"]}, "missing": {}, "lines": [line]}
+    found["growth"] = {"rows": rows, "expiring": 1000}
+    assert [target["value"] for target in JOURNEY.targets(found)] == [2800.0, 90.0, 2000.0]
+    assert JOURNEY.is_ok(found)
+    line["wrong"], rows[0]["status"] = ["busy (503)"], 503
+    assert list(JOURNEY.wrong(found)) == ["home: busy (503)", "/admin/shop/order/: 503"]
+    assert not JOURNEY.is_ok(found)
 
 
 def test_page_that_polls_nothing_is_an_error() -> None:

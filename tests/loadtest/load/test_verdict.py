@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.utils import translation
 
+from loadtest.kernel.params import PlanError
 from loadtest.load.buyers import Outcome
-from loadtest.load.plan import Plan, PlanError
+from loadtest.load.plan import Plan
 from loadtest.load.report import met, sentence, words
 from loadtest.load.verdict import expected, figures, percentile, with_controls
 from shop.administration.audit import StockAudit
@@ -36,7 +37,7 @@ RUN = {"backend": "none", "discipline": "naive", "stock": 5, "sold": 8, "verdict
         *(("backend", {"backends": bad}) for bad in ((), ("rediss",), ("redis", "redis"))),
         ("backend", {"backends": ("mysql_session",)}),
         ("backend", {"backends": ("postgresql_session",), "store": "mariadb"}),
-        ("write strategy", {"disciplines": ("careful",)}),
+        ("strategy", {"disciplines": ("careful",)}),
     ],
 )
 def test_plan_that_cannot_be_run_is_refused(named: str, wrong: dict[str, Any]) -> None:

@@ -127,6 +127,7 @@ def test_scenario_writes_page_and_charts(
     assert f"{name}: as expected." in capsys.readouterr().out
     html = page.read_text()
     assert html.count("<svg") == 2
+    assert "class Player" in html
     assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
     files = {one.name for one in tmp_path.glob("*.svg")}
     assert files == {f"{name}-broken.svg", f"{name}-repaired.svg"}

@@ -34,16 +34,10 @@ def test_differences_have_signs() -> None:
     assert row["difference"] == {"sold": "+30", "orders_per_second": "+15", "p99": "−29.5"}
     (same,) = comparison.rows(A, A)
     assert same["difference"] == {"sold": "+0", "orders_per_second": "+0", "p99": "+0"}
-
-
-def test_run_that_is_missing_or_did_not_take_place_has_no_difference() -> None:
     (row,) = comparison.rows(A, {**B, "runs": []})
     assert (row["pair"][1], row["difference"]) == (None, {})
     (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))
     assert row["difference"] == {}
-
-
-def test_only_settings_that_differ_are_listed() -> None:
     assert comparison.differing_settings(A, B) == [("stock", 50, 80), ("seed", 42, 7)]
     assert comparison.differing_settings(A, A) == []
 
@@ -63,17 +57,3 @@ def test_curves_of_both_runs_share_one_scale() -> None:
         ("A", "50 / 50"),
         ("B", "80 / 80"),
     ]
-
-
-def test_faults_of_both_runs_are_marked_with_their_letter() -> None:
-    marked = report(stock=50, sold=50, wait=90.0)
-    marked["runs"][0]["marks"] = [[0.5, "kill-redis"]]
-    drawn = str(export.charts(comparison.overlaid(marked, B))["sold_over_time"])
-    assert ">A Kill Redis<" in drawn
-
-
-def test_bars_and_waits_name_the_guard_and_the_report() -> None:
-    drawn = export.charts(comparison.overlaid(A, B))
-    assert "redis + naive · A: sold 50, stock 50" in drawn["chart"]
-    assert "redis + naive · B: sold 80, stock 80" in drawn["chart"]
-    assert "redis + naive · B" in drawn["waits"]

@@ -14,7 +14,6 @@ from django.urls import reverse
 
 from loadtest.game import client as games
 from loadtest.game.levels import LEVELS
-from loadtest.scenarios.course import COURSE
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 HTMX = {"HX-Request": "true"}
@@ -126,30 +125,12 @@ def test_ended_game_has_a_clear_page(client: Client, db: None) -> None:
         assert reverse("learn") in response.text
 
 
-def test_full_machine_has_a_clear_page(client: Client, db: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr(games, "GAMES", 0)
-    response = client.post(reverse("game-start", args=["race"]))
-    assert response.status_code == 429
-    assert "Eight visitors are playing" in response.text
-
-
 def test_starts_are_limited_per_address(client: Client, db: None, settings, monkeypatch) -> None:
     settings.LAB_GUEST_LIMIT = "1/minute"
     monkeypatch.setattr(games, "GAMES", 0)
     start = reverse("game-start", args=["race"])
     assert "Eight visitors are playing" in client.post(start, REMOTE_ADDR="192.0.2.77").text
     assert "Too many attempts" in client.post(start, REMOTE_ADDR="192.0.2.77").text
-
-
-def test_step_of_a_game_needs_a_csrf_token(db: None, game: UUID) -> None:
-    stranger = Client(enforce_csrf_checks=True)
-    assert stranger.post(reverse("game-act", args=[game])).status_code == 403
-
-
-def test_course_links_to_each_level(client: Client, db: None) -> None:
-    for step in COURSE:
-        page = client.get(reverse("learn-step", args=[step.name])).text
-        assert (reverse("game-start", args=[step.name]) in page) == (step.name in LEVELS)
 
 
 @pytest.mark.parametrize("level", LEVELS)

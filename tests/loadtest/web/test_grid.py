@@ -17,10 +17,6 @@ from loadtest.web.learn import NO_LOCK, RECIPE, guard_of
 pytestmark = pytest.mark.django_db
 
 
-def test_every_scenario_declares_a_fault_and_each_fault_is_shown() -> None:
-    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULTS)
-
-
 def test_guards_are_grouped_by_lock_and_fence() -> None:
     variants = [(one.broken, one.repaired) for one in SCENARIOS.values()]
     guards = {guard_of(guard) for pair in variants for guard in pair}
@@ -38,16 +34,12 @@ def test_each_picture_opens_its_timeline(client: Client) -> None:
     expected = [f"{name}-{half}" for name in SCENARIOS for half in ("broken", "repaired")]
     assert sorted(anchor for _path, anchor in links) == sorted(expected)
     assert page.count(">No run<") > 0
+    assert page.count("</span> breaks") == page.count("</span> holds") == len(SCENARIOS)
+    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULTS)
     for path in dict.fromkeys(path for path, _anchor in links):
         lesson = client.get(path).text
         for anchor in (anchor for there, anchor in links if there == path):
             assert f'id="{anchor}"' in lesson
-
-
-def test_broken_variants_break_and_repaired_ones_hold(client: Client) -> None:
-    page = client.get(reverse("learn-grid")).text
-    assert page.count("</span> breaks") == page.count("</span> holds") == len(SCENARIOS)
-    assert page.count("</span> Recorded") == 2 * len(SCENARIOS)
 
 
 def test_run_of_this_machine_replaces_the_recorded_one(client: Client) -> None:
@@ -62,8 +54,3 @@ def test_run_of_this_machine_replaces_the_recorded_one(client: Client) -> None:
     page = client.get(reverse("learn-grid")).text
     assert page.count("</span> Run here") == 2
     assert page.count("</span> Recorded") == 2 * len(SCENARIOS) - 2
-
-
-def test_course_and_lab_link_to_the_grid(client: Client) -> None:
-    for name in ("learn", "lab"):
-        assert f'href="{reverse("learn-grid")}"' in client.get(reverse(name)).text

@@ -13,7 +13,6 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from loadtest.charts import curves
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import live, runs, tasks
@@ -159,15 +158,19 @@ def test_requested_fault_is_in_the_report_with_its_proof(
     as_dict = runs.LoadProgress.as_dict
 
     def saving(load: runs.LoadProgress) -> dict[str, Any]:
+        if load.run:
+            curves.append((load.run["sold_at"][-1][1], load.run["sold"], load.run["buyers"]))
         if load.run and load.run["sold"] and not load.run["marks"] and not requested:
             requested.append(1)
             LabRun.objects.filter(pk=run.pk).update(requested_fault="kill-redis")
         return as_dict(load)
 
-    requested: list[int] = []
+    requested, curves = list[int](), list[tuple[int, int, int]]()
     monkeypatch.setattr(runs.LoadProgress, "as_dict", saving)
     tasks.execute(str(run.pk))
     done = runs.get_run(run.pk)
+    assert curves, "the page shows the curve while buyers buy"
+    assert all((last, buyers) == (sold, 200) for last, sold, buyers in curves)
     assert done.report is not None
     (row,) = done.report["runs"]
     assert (row["sold"], row["faults"][0]["name"]) == (150, "kill-redis")
@@ -202,31 +205,3 @@ def test_failed_run_can_be_started_again(client: Client, db: None, state: str) -
     staff.user_permissions.add(Permission.objects.get(codename="add_labrun"))
     client.force_login(staff)
     assert button(asdict(PLAN)) == "/lab/runs/ID/again/"
-
-
-@pytest.mark.parametrize(("sold", "labels"), [(5, "5 0"), (6, "5 0 6"), (60, "5 0 60")])
-def test_labels_of_stock_and_units_do_not_overlap(sold: int, labels: str) -> None:
-    stock = {"stock": 5, "sold": sold, "oversold": sold - 5}
-    chart = curves.sold_over_time([{**moment(sold, 60)["run"], **stock}])
-    assert " ".join(re.findall(r'text-anchor="end">(\d+)<', chart)) == labels
-    close = {"stock": 300, "sold": 301, "oversold": 1}
-    chart = curves.sold_over_time([{**moment(301, 60)["run"], **close}])
-    assert re.findall(r'text-anchor="end">(\d+)<', chart) == ["300", "0"]
-
-
-def test_real_run_saves_its_curve(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker saves what the page shows, while buyers buy."""
-    saved: list[dict[str, Any]] = []
-    as_dict = runs.LoadProgress.as_dict
-
-    def saving(load: runs.LoadProgress) -> dict[str, Any]:
-        saved.append(json.loads(json.dumps(as_dict(load))))
-        return saved[-1]
-
-    monkeypatch.setattr(runs.LoadProgress, "as_dict", saving)
-    run = runs.start(plan=PLAN, user=None)
-    tasks.execute(str(run.pk))
-    under_way = [one["run"] for one in saved if one.get("run")]
-    assert under_way
-    assert {one["buyers"] for one in under_way} == {60}
-    assert all(one["sold_at"][-1][1] == one["sold"] for one in under_way)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.charts.terminal import Terminal
 from loadtest.game.levels import LEVELS
+from loadtest.kernel.terminal import Terminal
 from loadtest.management.commands.lab import Command
 from tests.loadtest.lab import verify
 from verification.cli.interleavings import PART, describe, write

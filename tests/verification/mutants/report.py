@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from loadtest.charts import marked
+from loadtest.kernel import marked
 
 PART = "mutants"
 _rows: list[list[str]] = []

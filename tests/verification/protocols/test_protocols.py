@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from loadtest.charts import marked
+from loadtest.kernel import marked
 from loadtest.scenarios import SCENARIOS
 from tests.loadtest.lab import verify
 from verification.cli.models import COLUMNS, PART

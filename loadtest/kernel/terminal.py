@@ -2,24 +2,16 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 
 from inventory.management.console import HelpfulCommand, Rows
-from loadtest.charts import marked
-from loadtest.load.plan import PlanError
-from loadtest.load.progress import LoadProgress
+from loadtest.kernel import marked
+from loadtest.kernel.params import PlanError
 
 
 class Terminal:
@@ -54,22 +46,19 @@ class Terminal:
         style = self._command.style
         return style.SUCCESS(text) if is_expected else style.ERROR(text)
 
-    def target(self, target: dict[str, Any]) -> tuple[str, str, str]:
-        """Return a line of a table of targets."""
-        value, is_met = target.get("value"), target["met"]
-        if is_met is None:
-            return target["target"], "", "not measured"
-        met = self.verdict("met" if is_met else "MISSED", is_expected=is_met)
-        return target["target"], "" if value is None else f"{value:g}", met
-
-
-def page(
-    headings: Iterable[str], rows: Iterable[list[str]], rounds: int, versions: dict[str, Any]
-) -> str:
-    """Return a table in Markdown; line breaks in the headings are for terminals and removed."""
-    names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
-    found = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return f"{marked.table(names, rows)}\nMedians of {rounds} rounds on {found}.\n"
+    def targets(self, targets: Sequence[dict[str, Any]]) -> None:
+        """Write a table of targets, if there are any."""
+        words = {True: "met", False: "MISSED", None: "not measured"}
+        rows = [
+            (
+                one["target"],
+                "" if one["value"] is None else f"{one['value']:g}",
+                self.verdict(words[one["met"]], is_expected=one["met"] is not False),
+            )
+            for one in targets
+        ]
+        if rows:
+            self.table(("target", "measured", "met"), rows)
 
 
 def check_file(option: str, file: Path | None, part: str = "") -> None:
@@ -92,37 +81,18 @@ class Bar(Progress):
     """A progress bar on stderr, with the rate and the remaining time."""
 
     def __init__(self, *, disable: bool) -> None:
-        super().__init__(
-            TextColumn("{task.description:24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=disable,
-        )
-        self._task: TaskID | None = None
-        self._load = LoadProgress()
-
-    def __exit__(self, *exc_info: Any) -> None:
-        """Fill the bar if the work is done."""
-        if exc_info[0] is None and self._task is not None:
-            self.update(self._task, completed=self.tasks[0].total)
-        super().__exit__(*exc_info)
+        super().__init__(console=Console(stderr=True), transient=True, disable=disable)
 
     def show(self, event: dict[str, Any]) -> None:
-        """Show an event of `loadtest.load.run`, or of an experiment that has steps."""
+        """Show an event if it is one of an experiment that has steps."""
         if "system" in event:
             self.draw(event["system"], event["step"] - 1, event["of"])
-        elif self._load.update(event):
-            load = self._load
-            self.draw(load.now, load.done, load.total, f"{load.per_second:.0f} buyers/s")
 
     def draw(self, what: str, done: int, total: int, rate: str = "") -> None:
         """Show the current step and how much is done; a smaller `done` starts a new estimate."""
-        if self._task is None:
-            self._task = self.add_task("", rate="")
-        elif done < self.tasks[0].completed:
-            self.reset(self._task)
-        self.update(self._task, description=what, completed=done, total=total, rate=rate)
+        if not self.tasks:
+            self.add_task("")
+        if done < self.tasks[0].completed:
+            self.reset(self.tasks[0].id)
+        words = f"{what} {rate}".strip()
+        self.update(self.tasks[0].id, description=words, completed=done, total=total)

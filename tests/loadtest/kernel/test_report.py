@@ -1,0 +1,58 @@
+"""Medians of rounds, and the targets that they meet or miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadtest.kernel.report import Target, met, page, summary
+
+
+def line(*rounds: dict[str, Any]) -> dict[str, Any]:
+    return {"rounds": list(rounds), **summary(rounds, {"wait"})}
+
+
+def test_figures_are_medians_worst_ones_maxima_counts_sums_and_lists_joined() -> None:
+    rounds = [
+        {"rate": rate, "wait": rate, "answers": {"ok": 1}, "wrong": wrong}
+        for rate, wrong in ((9.0, ["late"]), (1.0, ["late"]), (2.0, []))
+    ]
+    assert summary([*rounds, {}], {"wait"}) == {
+        "rate": 2.0,
+        "wait": 9.0,
+        "answers": {"ok": 3},
+        "wrong": ["late"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "is_met"),
+    [
+        (Target("t", "us", "rate", ">=", 400), 400, True),
+        (Target("t", "us", "rate", "<=", 399), 400, False),
+        (Target("t", "us", "rate", "=", 400), 400, True),
+        (Target("t", "us", "cpu", "<=", 1), None, None),
+        (Target("t", "nobody", "rate", "<=", 1), None, None),
+        # 500/100, 400/50 and 90/100: the load of the third round concerns both.
+        (Target("t", "us", "rate", ">=", 4.5, "them"), 5.0, True),
+        (Target("t", "us", "rate", ">=", 4.5, "nobody"), None, None),
+    ],
+)
+def test_target(target: Target, value: float | None, is_met: bool | None) -> None:
+    lines = {
+        "us": line({"rate": 500}, {"rate": 400}, {"rate": 90}),
+        "them": line({"rate": 100}, {"rate": 50}, {"rate": 100}),
+    }
+    text = f"t {target.sign} {target.limit:g}"
+    assert met([target], lines) == [{"target": text, "value": value, "met": is_met}]
+
+
+def test_figure_without_a_limit_is_no_target() -> None:
+    assert met([Target("t", "us", "rate", ">=", None)], {"us": line({"rate": 1})}) == []
+
+
+def test_page_removes_the_line_breaks_of_a_terminal() -> None:
+    written = page(["que-\nries", "p99\nms"], [["1", "2"]], 3, {"python": "3"})
+    assert written.startswith("| queries | p99 ms |\n")
+    assert written.endswith("\nMedians of 3 rounds on python 3.\n")
