@@ -240,42 +240,35 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 150
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
-# The initial schedule; staff change it in the admin.
-CELERY_BEAT_SCHEDULE = {
-    "expire-unpaid-orders": {"task": "shop.tasks.expire_unpaid_orders", "schedule": 5.0},
-    "reconcile-queued-sales": {"task": "shop.tasks.reconcile_queued_sales", "schedule": 10.0},
-    "audit-stock": {"task": "shop.tasks.audit_stock", "schedule": 60.0},
-    "time-out-payments": {"task": "shop.tasks.time_out_payments", "schedule": 5.0},
-    "refund-payments": {"task": "shop.tasks.refund_payments", "schedule": 5.0},
-    "sweep-dead-locks": {"task": "locking.jobs.tasks.sweep_dead_locks", "schedule": 600.0},
-    "resend-unfinished-runs": {
-        "task": "locking.jobs.tasks.resend_unfinished_runs",
-        "schedule": 5.0,
-        "options": {"expire_seconds": 10},
-    },
-    "prune-idempotency-keys": {
-        "task": "locking.jobs.tasks.prune_idempotency_keys",
-        "schedule": 3600.0,
-    },
-    "prune-job-runs": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0},
-    "prune-quotas": {"task": "shop.tasks.prune_quotas", "schedule": 3600.0},
-    "prune-sessions": {"task": "shop.tasks.prune_sessions", "schedule": 3600.0},
-    "send-mail": {"task": "shop.tasks.send_mail", "schedule": 5.0},
-    "delete-old-mail": {"task": "shop.tasks.delete_old_mail", "schedule": 3600.0},
+# The initial schedule, in seconds; staff change it in the admin.
+SCHEDULE = {
+    "shop.tasks.expire_unpaid_orders": 5.0,
+    "shop.tasks.time_out_payments": 5.0,
+    "shop.tasks.refund_payments": 5.0,
+    "shop.tasks.send_mail": 5.0,
+    "shop.tasks.reconcile_queued_sales": 10.0,
+    "shop.tasks.audit_stock": 60.0,
+    "shop.tasks.prune_quotas": 3600.0,
+    "shop.tasks.prune_sessions": 3600.0,
+    "shop.tasks.delete_old_mail": 3600.0,
+    "locking.jobs.tasks.resend_unfinished_runs": 5.0,
+    "locking.jobs.tasks.sweep_dead_locks": 600.0,
+    "locking.jobs.tasks.prune_idempotency_keys": 3600.0,
+    "locking.jobs.tasks.prune_job_runs": 3600.0,
 }
+CELERY_BEAT_SCHEDULE = {
+    task.rpartition(".")[2].replace("_", "-"): {"task": task, "schedule": seconds}
+    for task, seconds in SCHEDULE.items()
+}
+CELERY_BEAT_SCHEDULE["resend-unfinished-runs"] |= {"options": {"expire_seconds": 10}}
 
 # --- People, pages, languages ------------------------------------------------------------------
 
 AUTH_USER_MODEL = "shop.User"
 AUTHENTICATION_BACKENDS = ["shop.web.authentication.Backend"]
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": f"django.contrib.auth.password_validation.{name}"}
-    for name in (
-        "UserAttributeSimilarityValidator",
-        "MinimumLengthValidator",
-        "CommonPasswordValidator",
-        "NumericPasswordValidator",
-    )
+    {"NAME": f"django.contrib.auth.password_validation.{name}Validator"}
+    for name in ("UserAttributeSimilarity", "MinimumLength", "CommonPassword", "NumericPassword")
 ]
 PASSWORD_HASHERS = [f"shop.platform.passwords.Limited{name}Hasher" for name in ("Argon2", "PBKDF2")]
 WEB_THREADS = env.int("WEB_THREADS", default=8)
@@ -290,7 +283,6 @@ LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
-"""Of the times in the admin and of those on pages without JavaScript."""
 SHOP_NAME = env.str("SHOP_NAME", default="") or _("Flash Sale")
 SHOP_FOOTER = env.str("SHOP_FOOTER", default="")
 
@@ -382,7 +374,6 @@ EMAIL_TIMEOUT = 5
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="") or "Flash Sale <shop@localhost>"
 _local = f"http://127.0.0.1:{env.int('PORT', default=8000)}"
 SITE_URL = (env.str("SITE_URL", default="") or _local).rstrip("/")
-"""Scheme and host of the links in e-mail."""
 PASSWORD_RESET_TIMEOUT = 3600
 
 LOGGING = {
