@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from locking.fork import after_fork_in_child
-from shop.errors import ServiceUnavailable
+from shop.errors import ServiceUnavailable, ShopError
 from shop.models import Payment
 
 
@@ -49,12 +49,18 @@ class ProviderUnavailable(ServiceUnavailable):
     advice = _("Your order is kept. Please try again in a moment; you won't be charged twice.")
 
 
-class ProviderRefusal(ProviderUnavailable):
+class ProviderRefusal(ShopError):
     """The payment provider replied that it does not do what was asked."""
+
+    code = "provider_refused"
+    title = _("This payment isn't possible")
+    advice = _("The payment provider refused it. Please contact the shop.")
 
 
 class Provider(ABC):
-    """A payment provider. Each call takes a bounded time and may raise ProviderUnavailable.
+    """A payment provider. Each call takes a bounded time.
+
+    Each may raise ProviderUnavailable, or ProviderRefusal if it would fail again.
 
     Calls may be repeated after a lost reply: none charges or refunds twice. `report`, `close` and
     `refund` raise NotFound for a payment that the provider does not know.

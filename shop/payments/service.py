@@ -13,12 +13,12 @@ from datetime import timedelta
 from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from inventory.statements import Statement, as_stored
 from locking.failpoints import reach
 from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
-from shop.models import Order, Payment, User
+from shop.models import DeliveryAddress, Order, Payment, User
 from shop.money import minor_units
 from shop.orders import service as orders
 from shop.payments.providers import (
@@ -34,8 +34,18 @@ from shop.platform.metrics import PAYMENT_MISMATCHES
 logger = logging.getLogger("shop")
 
 Status = Payment.Status
-TASK_SECONDS, BATCH = 40, 2000
+LAST_ANSWER = timedelta(seconds=60)
+"""How long before the end of the time to pay the provider is asked; at most half of the rest."""
+TASK_SECONDS, BATCH = 4, 2000
 """Time and number of payments after which a task leaves the others to its next run."""
+SHIPPED = "SELECT 1 FROM shop_deliveryaddress WHERE order_id = %s AND shipped_at IS NOT NULL"
+
+
+class UnitsShipped(ShopError):
+    """The order is shipped, and its sale would sell the returned units again."""
+
+    code = "shipped"
+    title = _("It is shipped, and its units would be sold again. Refund it after the sale.")
 
 
 def start_payment(*, order: Order) -> Payment:
@@ -47,8 +57,11 @@ def start_payment(*, order: Order) -> Payment:
         raise InvalidTransition
     payment = order.payments.first()
     if payment is None or not payment.is_open:
-        deadline = timezone.now() + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
-        payment = Payment(order=order, amount=order.total, answer_by=min(deadline, order.pay_by))
+        now = timezone.now()
+        deadline = now + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
+        # The provider is asked while its answer can still pay the order.
+        last = order.pay_by - min(LAST_ANSWER, (order.pay_by - now) / 2)
+        payment = Payment(order=order, amount=order.total, answer_by=min(deadline, last))
         payment.provider_id = provider().start(payment)
         payment.save()
     return payment
@@ -110,15 +123,24 @@ def refund_payments() -> int:
 def refund_order(*, order: Order) -> None:
     """Cancel a paid order, release its units and refund its payment.
 
-    Raises InvalidTransition unless a payment paid the order, and the errors of `cancel_order`.
+    Raises InvalidTransition unless a payment paid the order, UnitsShipped if the order is shipped
+    and its sale has not ended, and the errors of `cancel_order`.
     """
-    now = as_stored(Payment, "refund_started_at", timezone.now())
-    claim = Statement(
+    now = timezone.now()
+    started_at = as_stored(Payment, "refund_started_at", now)
+    update = (
         "UPDATE shop_payment SET status = %s, refund_started_at = %s"
-        " WHERE order_id = %s AND status = %s",
-        [Status.REFUNDING, now, order.pk, Status.APPROVED],
-        if_unchanged=InvalidTransition,
+        " WHERE order_id = %s AND status = %s"
     )
+    values = [Status.REFUNDING, started_at, order.pk, Status.APPROVED]
+    if is_on_sale := now < order.sale.closes_at:
+        update, values = f"{update} AND NOT EXISTS ({SHIPPED})", [*values, order.pk]
+
+    def reason() -> ShopError:
+        shipped = DeliveryAddress.objects.filter(order=order, shipped_at__isnull=False)
+        return UnitsShipped() if is_on_sale and shipped.exists() else InvalidTransition()
+
+    claim = Statement(update, values, if_unchanged=reason)
     orders.refund_order(order=order, also=[claim])
 
 
@@ -165,8 +187,8 @@ def _time_out(payment: Payment) -> int:
         if report.state == State.PAID:
             apply_report(report=report)
             return 1
-    except (BadInput, NotFound):  # both are logged
-        pass
+    except (BadInput, NotFound) as error:
+        logger.error("Payment %s ends without its provider: %r", payment, error)
     return _end(payment, Status.TIMED_OUT)
 
 
@@ -178,9 +200,12 @@ def _refund(payment: Payment) -> int:
 
 
 def _each(payments: QuerySet[Payment], step: Callable[[Payment], int]) -> int:
-    """Take a step with each payment, oldest first; one that the provider refuses is passed over."""
+    """Take a step with each payment; one that the provider refuses is passed over.
+
+    In random order, so that payments that stay, run after run, do not delay the others.
+    """
     done, until = 0, time.monotonic() + TASK_SECONDS
-    for payment in payments.order_by("pk")[:BATCH] if can_pay() else ():
+    for payment in payments.order_by("?")[:BATCH] if can_pay() else ():
         if time.monotonic() > until:
             break
         try:

@@ -6,6 +6,7 @@ https://docs.stripe.com/payments/payment-intents; docs/how-to/take-payments.md s
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ DECIDED = {"succeeded": State.PAID, "canceled": State.CLOSED}
 IN_PROGRESS = ("processing", "requires_capture")
 MAX_AGE = 300
 """Seconds after which a signature is refused."""
+RETRY_AFTER = 600
+"""Seconds after which a refund that Stripe refused is tried again."""
 
 
 class Stripe(Provider):
@@ -80,17 +83,20 @@ class Stripe(Provider):
         return report
 
     def refund(self, payment: Payment) -> bool:
-        """Create a refund unless there is one; a refund that failed is followed by another."""
+        """Refund what earlier refunds, also of the dashboard, have not; some of them may fail."""
+        intent, total = payment.provider_id, minor_units(payment.amount, payment.currency)
         with self._call():
-            made = self._api.refunds.list({"payment_intent": payment.provider_id}).data
-            failed = sum(one.status in ("failed", "canceled") for one in made)
-            if failed == len(made):
-                again = self._api.refunds.create(
-                    {"payment_intent": payment.provider_id},
-                    {"idempotency_key": f"{payment.reference}-refund-{failed}"},
+            made = self._api.refunds.list({"payment_intent": intent, "limit": 100}).data
+            live = sum(one.amount for one in made if one.status not in ("failed", "canceled"))
+            if live < total:
+                # Stripe repeats its reply to a key for a day, and a refusal as well.
+                tried = f"{len(made)}-{int(time.time()) // RETRY_AFTER}"
+                rest = self._api.refunds.create(
+                    {"payment_intent": intent, "amount": total - live},
+                    {"idempotency_key": f"{payment.reference}-refund-{tried}"},
                 )
-                made.append(again)
-        return any(one.status == "succeeded" for one in made)
+                made.append(rest)
+        return sum(one.amount for one in made if one.status == "succeeded") >= total
 
     def receive(self, body: bytes, headers: Mapping[str, str]) -> Report | None:
         """Verify a webhook's signature and its time; only a success is of interest.

@@ -11,9 +11,13 @@ from shop.errors import ShopError, wants_json
 from shop.orders.service import get_order
 from shop.payments.providers import provider
 from shop.payments.service import apply_report, ask_provider, get_payment, start_payment
+from shop.platform import rate_limits
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther
 from shop.web.orders import allow_payment, refused
+
+PAYMENT_LIMIT = "20/minute"
+"""Starts per order, and views per payment: each is a call of the provider."""
 
 
 @customer_form
@@ -21,6 +25,7 @@ def start(request: CustomerRequest, number: str) -> HttpResponse:
     """Start the payment, or continue an open one: 201 with JSON, or 303 to its page."""
     order = get_order(customer=request.user, number=number)
     try:
+        rate_limits.count(PAYMENT_LIMIT, "start", number)
         url = reverse("payment-page", args=[start_payment(order=order).reference])
     except ShopError as error:
         return refused(request, number, error)
@@ -31,6 +36,8 @@ def start(request: CustomerRequest, number: str) -> HttpResponse:
 def page(request: CustomerRequest, reference: str) -> HttpResponse:
     """Let the customer pay; once the provider says that it is decided, go back to the order."""
     payment = get_payment(customer=request.user, reference=reference)
+    if payment.is_open:
+        rate_limits.count(PAYMENT_LIMIT, "payment", reference)
     context = ask_provider(payment=payment).page if payment.is_open else {}
     if not payment.is_open or not payment.order.is_payable:
         return redirect(payment.order)

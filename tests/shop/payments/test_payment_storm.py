@@ -49,7 +49,7 @@ class Storm:
         self.counts: Counter[str] = Counter()
 
     def send(self, buyer: Buyer, path: str, form: bool = True) -> requests.Response:
-        """Send a request until it is not answered with 503 or cut off."""
+        """Send a request until it is not answered with 429 or 503, or cut off."""
         headers = {"Cookie": buyer.cookies, "Accept": "application/json" if form else "text/html"}
         body = {"csrfmiddlewaretoken": buyer.csrf} if form else None
         deadline = time.monotonic() + PATIENCE
@@ -63,7 +63,7 @@ class Storm:
                     allow_redirects=False,
                     timeout=20,
                 )
-                if reply.status_code != 503:
+                if reply.status_code not in (429, 503):
                     return reply
             except requests.RequestException:
                 pass

@@ -13,9 +13,10 @@ from loadtest.web.gateway import pay_at_once
 from shop.administration.audit import audit_sale
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, Sale, User
+from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order, pay_order
 from shop.payments.service import refund_order, refund_payments
-from tests.shop.making import a_sale, signed_in
+from tests.shop.making import ADDRESS, a_sale, signed_in
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume
 
@@ -55,6 +56,22 @@ def test_refund_returns_money_and_units_once(sale, order, li, has_ended) -> None
     assert payment.closed_at < payment.refund_started_at < payment.refunded_at
     if not has_ended:  # the quota went back as well
         assert buy(sale, customer=li, quantity=5, key="again").order.quantity == 5
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_units_of_a_shipped_order_are_not_sold_again(sale, order, has_ended) -> None:
+    save_address(order=order, lines=ADDRESS)
+    assert mark_shipped(sale=sale, printed={order.pk: 1}) == 1
+    if has_ended:
+        Sale.objects.update(closes_at=timezone.now())
+    staff = staff_with("view_order", "change_order")
+    form = {"action": "refund", "_selected_action": order.pk, "confirm": order.number}
+    said = staff.post("/admin/shop/order/", form, follow=True).text
+    assert ("Refund it after the sale." in said) == (not has_ended)
+    order.refresh_from_db()
+    assert order.status == ("refunded" if has_ended else "paid")
+    assert Payment.objects.get().status == ("refunding" if has_ended else "approved")
+    assert count(sale) == ((5, 0) if has_ended else (3, 2))
 
 
 NOT_PAID = {
@@ -121,6 +138,7 @@ def test_staff_need_the_permission_and_the_number(order) -> None:
     staff = staff_with("view_order", "change_order")
     asked = staff.post("/admin/shop/order/", form)
     assert order.number in asked.text
+    assert "shipped" in asked.text
     assert staff.post("/admin/shop/order/", {**form, "confirm": "x"}).status_code == 400
     order.refresh_from_db()
     assert order.status == "paid"

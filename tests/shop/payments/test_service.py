@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import connection, connections
@@ -93,11 +94,14 @@ def test_payment_without_callback_times_out_and_can_be_retried(shop, order):
     assert status(order) == "paid"
 
 
-def test_payment_ends_with_its_order(order, settings):
+def test_payment_ends_while_its_order_can_be_paid(order, settings):
     settings.PAYMENT_TIMEOUT_SECONDS = 9999
-    assert start_payment(order=order).answer_by == order.pay_by
+    for left, asked_before in ((600, 60), (40, 20)):
+        order.pay_by = timezone.now() + timedelta(seconds=left)
+        early = (order.pay_by - start_payment(order=order).answer_by).total_seconds()
+        assert asked_before - 5 < early <= asked_before
+        Payment.objects.all().delete()
     settings.PAYMENT_TIMEOUT_SECONDS = 5
-    Payment.objects.all().delete()
     assert start_payment(order=order).answer_by < timezone.now() + timedelta(seconds=6)
 
 
@@ -239,6 +243,17 @@ def test_payment_of_another_customer_is_not_found(order):
         assert other.post(f"/payments/{reference}/answer/", choice).status_code == 404
     assert Client().get(page_of(payment)).status_code == 302
     assert Payment.objects.get().status == "started"
+
+
+@pytest.mark.parametrize("is_page", [True, False], ids=["page", "start"])
+def test_calls_of_the_provider_are_limited(shop, order, monkeypatch, is_page):
+    monkeypatch.setattr("shop.web.payments.PAYMENT_LIMIT", "2/hour")
+    there, other = page_of(start_payment(order=order)), f"{order.get_absolute_url()}payment/"
+    ask = partial(shop.get, there) if is_page else partial(shop.post, other)
+    assert [ask().status_code for _ in range(3)] == [*[200 if is_page else 303] * 2, 429]
+    assert "Retry-After" in ask()
+    another = buy(a_sale(), customer=order.customer).order
+    assert shop.post(f"{another.get_absolute_url()}payment/").status_code == 303
 
 
 def test_unknown_choice_is_refused(shop, order):

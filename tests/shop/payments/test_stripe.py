@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.test import Client
 from django.utils import timezone
 
+from devservers.faults.waiting import until
 from shop.errors import Overloaded
 from shop.models import Order, Payment, User
 from shop.money import check_decimals, minor_units, with_sign
@@ -109,6 +110,27 @@ def test_webhook_pays_the_order_once(shop, local, order) -> None:
     assert states(payment) == ("paid", "approved")
     assert refund_payments() == 0
     assert local.refunds(payment) == []
+
+
+def test_lost_webhook_of_a_late_payment_pays_the_order(local, order, settings) -> None:
+    settings.PAYMENT_TIMEOUT_SECONDS = 9999
+    order.pay_by = timezone.now() + timedelta(seconds=4)
+    order.save()
+    payment = start_payment(order=order)
+    local.pay(payment)
+    until(time_out_payments, seconds=10)
+    assert states(payment) == ("paid", "approved")
+
+
+@pytest.mark.parametrize("earlier", [[], [500], [500, 300], [1980]])
+def test_refund_returns_what_the_dashboard_has_not(local, payment, earlier) -> None:
+    local.pay(payment)
+    for amount in earlier:
+        local.post("/v1/refunds", {"payment_intent": payment.provider_id, "amount": amount})
+    Payment.objects.update(status="refunding", refund_started_at=timezone.now())
+    assert (refund_payments(), refund_payments()) == (1, 0)
+    assert sum(local.refunds(payment)) == 1980
+    assert len(local.refunds(payment)) == len(earlier) + (earlier != [1980])
 
 
 def test_customer_who_returns_before_the_webhook_has_paid(shop, local, payment) -> None:

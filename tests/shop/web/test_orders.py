@@ -84,7 +84,7 @@ STATES = {
         ("✕ Expired", True),
     ),
     "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
-    "refunded": (refund, "This order was cancelled and refunded", ("↩ Refunded", True)),
+    "refunded": (refund, "The shop cancelled this order.", ("↩ Cancelled", True)),
 }
 
 
@@ -169,6 +169,23 @@ def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment):
     cancel_order(order=order)
     page = text(shop.get(order.get_absolute_url()).text.replace("&#x27;", "'"))
     assert {one for one in SAID.values() if one in page} == {SAID[payment]}
+
+
+WHY_REFUNDED = {
+    Order.Status.REFUNDED: "Refund",
+    Order.Status.PAID: "You paid this order twice.",
+    Order.Status.EXPIRED: "Your payment arrived too late.",
+}
+
+
+@pytest.mark.parametrize("status", WHY_REFUNDED)
+def test_order_says_why_money_goes_back(shop, order, status):
+    start_payment(order=order)
+    Payment.objects.update(status=Payment.Status.REFUNDING)
+    Order.objects.update(status=status)
+    page = text(shop.get(order.get_absolute_url()).text)
+    assert f"↩ {WHY_REFUNDED[status]} We are refunding" in page
+    assert "Refunded" not in page, "the money is not there yet"
 
 
 # --- the header's badge -------------------------------------------------------------------------
