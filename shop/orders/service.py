@@ -50,6 +50,7 @@ def get_order(*, customer: User, number: str) -> Order:
     order = orders_of(customer=customer).filter(number=number).first()
     if order is None:
         raise NotFound
+    order.customer = customer  # its page need not read them again
     return order
 
 
