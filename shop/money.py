@@ -4,7 +4,6 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext as _
 
 SIGNS = {"CNY": "¥", "EUR": "€", "GBP": "£", "HKD": "HK$", "JPY": "¥", "SGD": "S$", "USD": "$"}
@@ -33,8 +32,9 @@ def check_decimals(amount: Decimal) -> None:
 
 
 def with_sign(amount: Decimal, currency: str) -> str:
-    """Return the amount as pages show it."""
-    return SIGNS[currency] + floatformat(amount, f"-{DECIMALS.get(currency, 2)}g")
+    """Return the amount as pages show it: alike in English and Chinese, e.g. ¥1,548 or ¥19.90."""
+    decimals = 0 if amount == int(amount) else DECIMALS.get(currency, 2)
+    return f"{SIGNS[currency]}{amount:,.{decimals}f}"
 
 
 def default_currency() -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from shop.errors import ServiceUnavailable
+from shop.errors import ShopError
 from shop.mail.kinds import Kind, kinds, sale_path
 from shop.mail.models import Message, Reminder
 from waiting_room import service, store
@@ -30,7 +30,7 @@ def _having_turn(room: Room) -> Iterator[int]:
     try:
         service.status_of(sale=room.sale)  # moves admission forward
         yield from map(reminders.__getitem__, store.having_turn(room=room, of=list(reminders)))
-    except ServiceUnavailable:
+    except ShopError:  # of this room alone
         return
 
 

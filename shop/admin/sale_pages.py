@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
 from django.urls import path
-from django.utils.functional import Promise
+from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
@@ -65,7 +65,9 @@ class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
         """Show the report, the actions and the panels of the sale above its form."""
         if sale := self.get_object(request, object_id):
             extra_context = {
-                "report": partial(report_of, sale=sale),  # not for a form that is saved
+                "report": SimpleLazyObject(
+                    partial(report_of, sale=sale)
+                ),  # not for a form that is saved
                 "panels": [panel(sale) for panel in panels],
                 "chart": {"width": WIDTH, "height": HEIGHT, "lines": (0, HEIGHT // 2, HEIGHT)},
                 "sees_orders": request.user.has_perms(PERSONAL),

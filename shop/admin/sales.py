@@ -31,6 +31,7 @@ from shop.administration.sale_management import (
     unlist,
 )
 from shop.errors import Overloaded
+from shop.mail.service import remind_again
 from shop.models import Sale
 from shop.sales.queries import create_sale
 from shop.templatetags.shop import money, zone
@@ -195,6 +196,8 @@ class SaleAdmin(SalePages):
         if change:
             # Other fields may have changed since, e.g. when a queued sale was loaded.
             obj.save(update_fields=form.changed_data)
+            if "opens_at" in form.changed_data:
+                remind_again(sale=obj)
         else:
             obj.pk = create_sale(**form.cleaned_data).pk
 

@@ -143,7 +143,7 @@ def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
     )
     curve, left, taken, sold_out_after = [], 0, 0, None
     for number, at, moved, added, out in groups:
-        if sold_out_after is None and left + added + out <= 0:
+        if sold_out_after is None and left + out <= 0:
             begins = first + int(number) * step
             inside = rows.filter(pk__gte=begins, pk__lt=begins + step).order_by("pk")
             sold_out_after = _sold_out(sale, left, inside)
@@ -154,9 +154,9 @@ def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
 
 
 def _sold_out(sale: Sale, left: int, rows: QuerySet[StockMovement]) -> float | None:
-    for at, delta in rows.values_list("created_at", "delta"):
+    for at, delta, reason in rows.values_list("created_at", "delta", "reason"):
         left += delta
-        if left <= 0:
+        if left <= 0 and reason != StockMovement.Reason.STOCKED:
             return _since_opening(sale, at)
     return None
 

@@ -18,8 +18,8 @@ from shop.mail.models import Message, Reminder
 from shop.models import Order, Payment
 from shop.payments.providers import can_pay
 
-WINDOW = timedelta(hours=1)
-"""Age up to which an event leads to a message, so that a search reads few rows."""
+WINDOW = timedelta(days=1)
+"""Age up to which an event leads to a message, so that a search does not read all rows."""
 OPENING_LEAD = timedelta(minutes=10)
 """Time before the opening of a sale at which its reminders are sent."""
 

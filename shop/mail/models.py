@@ -11,8 +11,8 @@ class Message(models.Model):
 
         waiting -> sending -> sent
         sending -> waiting | failed     the server refused it: for now, or too often
-        waiting -> dropped              its text is no longer true
 
+    A waiting message whose text is no longer true is deleted, and written again if it becomes true.
     A message stays in `sending` if its process died, or its connection broke, before the server's
     reply was noted: it may have been sent, so it is not sent again.
     """
@@ -22,7 +22,6 @@ class Message(models.Model):
         SENDING = "sending", _("Sending, or outcome unknown")
         SENT = "sent", _("Sent")
         FAILED = "failed", _("Failed")
-        DROPPED = "dropped", _("No longer needed")
 
     kind = models.CharField(_("kind"), max_length=10)
     about = models.BigIntegerField(_("about"))  # id of an order, payment or sale
@@ -37,7 +36,7 @@ class Message(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True, db_index=True)
 
     class Meta:
-        verbose_name, verbose_name_plural = _("message"), _("messages")
+        verbose_name, verbose_name_plural = _("E-mail"), _("E-mail")
         constraints = [
             models.UniqueConstraint(fields=["kind", "about", "customer"], name="one_message")
         ]

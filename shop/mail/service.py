@@ -19,6 +19,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from locking.failpoints import reach
+from shop.errors import ShopError
 from shop.mail.kinds import WINDOW, Kind, kinds
 from shop.mail.models import Message, Reminder
 from shop.models import Sale, User
@@ -49,8 +50,15 @@ def request_reset(*, customer: User) -> None:
 
 
 def remind(*, sale: Sale, customer: User) -> None:
-    """Write to the customer when the sale is about to open, and at their turn to buy."""
+    """Write to the customer when the sale is about to open, and at their next turn to buy."""
+    earlier = Message.objects.filter(kind="turn", about=sale.pk, customer=customer)
+    earlier.exclude(state__in=(State.WAITING, State.SENDING)).delete()
     Reminder.objects.get_or_create(sale=sale, customer=customer)
+
+
+def remind_again(*, sale: Sale) -> None:
+    """Write again to those who want a reminder of the sale: it opens at another time."""
+    Message.objects.filter(kind="opening", about=sale.pk).delete()
 
 
 def has_reminder(*, sale: Sale, customer: User) -> bool:
@@ -106,9 +114,15 @@ def claim(message: Message) -> bool:
 
 
 def _send(message: Message, connection: BaseEmailBackend) -> bool:
-    row, email = Message.objects.filter(pk=message.pk), compose(message)
+    row = Message.objects.filter(pk=message.pk)
+    try:
+        email = compose(message)
+    except ShopError as error:
+        logger.warning("Message %s waits: %r", message, error)
+        row.update(due_at=timezone.now() + BACKOFF)
+        return False
     if email is None:
-        row.filter(state=State.WAITING).update(state=State.DROPPED)
+        row.filter(state=State.WAITING).delete()
         return False
     reach("mail.claim")
     if not claim(message):
@@ -120,8 +134,8 @@ def _send(message: Message, connection: BaseEmailBackend) -> bool:
         is_last = message.attempts + 1 >= ATTEMPTS or isinstance(error, ValueError)
         due_at = timezone.now() + BACKOFF * 2**message.attempts
         row.update(state=State.FAILED if is_last else State.WAITING, due_at=due_at)
-        if getattr(error, "smtp_code", 0) == 421:  # the server closes the connection
-            raise
+        connection.close()  # the server may have closed it, which the next message would suffer
+        connection.open()
         return False
     except OSError:
         logger.error("Message %s may have been sent: the server's reply is missing", message)
@@ -146,7 +160,7 @@ def compose(message: Message) -> EmailMultiAlternatives | None:
         subject, *paragraphs, link = filter(None, map(str.strip, text.split("\n\n")))
         url = settings.SITE_URL + path
         parts = {"subject": subject, "paragraphs": paragraphs, "link": link, "url": url}
-        html = render_to_string("mail/message.html", parts)
+        html = render_to_string("mail/message.html", {**parts, "shop_name": settings.SHOP_NAME})
     name = f"<{message.kind}-{message.pk}@{urlsplit(settings.SITE_URL).hostname}>"
     email = EmailMultiAlternatives(
         subject,

@@ -77,13 +77,18 @@ def check_payments(**kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_mail(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about a missing SMTP server, or about links that lead to no public site."""
-    missing = {"EMAIL_URL": settings.EMAIL_URL, "SITE_URL": "//127.0.0.1" not in settings.SITE_URL}
+    """Warn about a missing SMTP server or sender, or about links that lead to no public site."""
+    missing = {
+        "EMAIL_URL": settings.EMAIL_URL,
+        "EMAIL_FROM": "@localhost" not in settings.DEFAULT_FROM_EMAIL,
+        "SITE_URL": "//127.0.0.1" not in settings.SITE_URL,
+    }
     names = " and ".join(name for name, is_set in missing.items() if not is_set)
     if not names:
         return []
     why = (
-        f"{names} not set: no e-mail is sent, or its links lead nowhere. No password can be reset."
+        f"{names} not set: no e-mail is sent, servers refuse it, or its links lead nowhere. "
+        "No password can be reset."
     )
     return [Warning(why, hint="See docs/how-to/send-mail.md.", id="shop.W003")]
 

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, NoReturn
 
 from django import forms
 from django.contrib.admin.forms import AdminAuthenticationForm
-from django.contrib.auth.forms import AuthenticationForm, PasswordResetForm, UserCreationForm
+from django.contrib.auth.forms import (
+    AuthenticationForm,
+    PasswordChangeForm,
+    PasswordResetForm,
+    UserCreationForm,
+)
+from django.core.exceptions import ValidationError
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.text import format_lazy
@@ -80,7 +86,15 @@ class ResetForm(PasswordResetForm):
 
 
 class ProfileForm(ModelForm):  # type: ignore[type-arg]
-    """A customer's name and email address."""
+    """A customer's name and email address, which the password protects: it can replace it."""
+
+    old_password = forms.CharField(
+        label=_("Old password"),
+        help_text=_("Only to change your email address."),
+        required=False,
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
 
     class Meta:
         model = User
@@ -92,6 +106,15 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
         super().__init__(*args, **kwargs)
         if (get_language() or "").startswith("zh"):
             self.order_fields(["last_name", "first_name"])
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse another address without the password."""
+        sent = super().clean() or self.cleaned_data
+        password = sent.get("old_password", "")
+        if "email" in self.changed_data and not self.instance.check_password(password):
+            why = PasswordChangeForm.error_messages["password_incorrect"]
+            self.add_error("old_password", ValidationError(why, code="password_incorrect"))
+        return sent
 
 
 class SwitchForm(admin.SwitchForm):

@@ -68,10 +68,17 @@ def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
 
 
 def test_groups_of_movements_tell_when_the_last_unit_was_taken(sold_out, monkeypatch) -> None:
-    """Also if it came back within its group."""
+    """Also if units came back, or were added, within its group."""
+    restock_sale(sale=sold_out, quantity=4)
     for steps in (1, 2, 3, 300):
         monkeypatch.setattr(sale_report, "STEPS", steps)
         assert report_of(sale=sold_out).sold_out_after == 4.0, steps
+
+
+def test_units_that_staff_remove_are_not_sold() -> None:
+    sale = a_sale(stock=4)
+    restock_sale(sale=sale, quantity=-4)
+    assert report_of(sale=sale).sold_out_after is None
 
 
 def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:

@@ -1,5 +1,6 @@
 """The message about a customer's turn: to those who asked for it, while the turn lasts."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from django.utils import timezone
 
 from shop.mail.models import Message
 from shop.mail.service import remind, send_mail
-from shop.models import User
+from shop.models import Product, User
 from shop.purchase import admission
 from tests.shop.making import signed_in
 from tests.waiting_room.rooms import a_room, open_now
@@ -59,7 +60,7 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body
 
 
-def test_message_about_a_turn_that_is_over_is_dropped() -> None:
+def test_message_about_a_turn_that_is_over_is_deleted() -> None:
     room = a_room(inlet=60_000, stock=1)
     person = a_person(1)
     remind(sale=room.sale, customer=person)
@@ -67,7 +68,43 @@ def test_message_about_a_turn_that_is_over_is_dropped() -> None:
     Message.objects.create(kind="turn", about=room.sale_id, customer=a_person(2))
     assert send_mail() == 1
     assert told() == ["p1"], "the other has no place"
-    assert Message.objects.get(customer__username="p2").state == Message.State.DROPPED
+    assert Message.objects.get().customer == person
+
+
+@pytest.mark.parametrize("state", Message.State)
+def test_every_request_leads_to_a_message(state: str) -> None:
+    """Also after an earlier turn; a message that may be on its way is not sent twice."""
+    room, person = a_room(inlet=60_000, stock=1), a_person(1)
+    service.join(sale=room.sale, customer_id=person.pk)
+    Message.objects.create(kind="turn", about=room.sale_id, customer=person, state=state)
+    remind(sale=room.sale, customer=person)
+    assert [send_mail(), send_mail()] == [0 if state == Message.State.SENDING else 1, 0]
+
+
+def lose(room: Room) -> None:
+    store.delete(room=room)
+
+
+def unlist(room: Room) -> None:
+    Product.objects.filter(pk=room.sale.product_id).update(is_listed=False)
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "due"])
+@pytest.mark.parametrize("fault", [lose, unlist])
+def test_unavailable_room_delays_no_other_message(fault: Callable, is_written: bool) -> None:
+    people = [a_person(number) for number in range(2)]
+    rooms = [a_room(inlet=60_000, stock=1) for _ in people]
+    for room, person in zip(rooms, people, strict=True):
+        service.join(sale=room.sale, customer_id=person.pk)
+        remind(sale=room.sale, customer=person)
+    if is_written:
+        Message.objects.create(kind="turn", about=rooms[0].sale_id, customer=people[0])
+    fault(Room.objects.get(pk=rooms[0].pk))
+    admission.clear()
+    assert send_mail() == 1
+    assert told() == ["p1"]
+    waiting = Message.objects.filter(state=Message.State.WAITING, due_at__gt=timezone.now())
+    assert waiting.count() == is_written
 
 
 def test_lost_or_ended_room_leads_to_none() -> None:

@@ -12,12 +12,21 @@ from devservers.base import reserve_port
 
 
 class Inbox:
-    """The handler of the server; `reply` decides about each message."""
+    """The handler of the server; `reply` and `at_recipient` decide about each message."""
 
     def __init__(self) -> None:
         self.received: list[EmailMessage] = []
         self.reply: Callable[[Any], str] = lambda server: "250 OK"
+        self.at_recipient: Callable[[Any], str] = lambda server: "250 OK"
         self.port, self.mark = reserve_port()
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:
+        reply = self.at_recipient(server)
+        if reply.startswith("250"):
+            envelope.rcpt_tos.append(address)
+        return reply
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         reply = self.reply(server)

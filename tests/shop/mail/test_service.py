@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connections
@@ -20,7 +21,7 @@ from shop import tasks
 from shop.mail import service
 from shop.mail.models import Message
 from shop.mail.service import ATTEMPTS, remind, send_mail
-from shop.models import Order, User
+from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.payments.service import approve, refund_payments, start_payment
 from tests.shop.mail.inbox import Inbox, parts
@@ -112,13 +113,28 @@ def test_nothing_is_sent_that_is_not_due(inbox: Inbox, li: User, settings) -> No
     assert send_mail() == 2
 
 
-def test_message_that_is_no_longer_true_is_dropped(smtp: Inbox, li: User) -> None:
+def test_message_that_is_no_longer_true_is_deleted(smtp: Inbox, li: User) -> None:
     nearly_expire(li)
     assert send_mail() == 0, "the server is down"
     cancel_order(order=Order.objects.get())
     with smtp.listening():
         assert send_mail() == 0
-    assert Message.objects.get().state == State.DROPPED
+    assert not Message.objects.exists()
+
+
+def test_new_opening_leads_to_another_reminder(inbox: Inbox, li: User, amy: Client) -> None:
+    ask_for_a_reminder(li)
+    assert [send_mail(), send_mail()] == [1, 0]
+    sale = Sale.objects.get()
+    for minutes, count in ((20, 0), (8, 1)):
+        opens_at = timezone.localtime() + timedelta(minutes=minutes)
+        form = {"price": "9.90", "limit_per_customer": sale.limit_per_customer}
+        for name, when in (("opens_at", opens_at), ("closes_at", sale.closes_at)):
+            local = timezone.localtime(when)
+            form |= {f"{name}_0": f"{local:%Y-%m-%d}", f"{name}_1": f"{local:%H:%M:%S}"}
+        saved = amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
+        assert saved.status_code == 302, saved.text
+        assert send_mail() == count
 
 
 def test_message_waits_for_a_server_that_is_down(smtp: Inbox, li: User) -> None:
@@ -146,6 +162,42 @@ def test_refused_message_is_tried_again_a_few_times(inbox: Inbox, li: User) -> N
             Message.objects.filter(kind="paid").update(due_at=timezone.now())
             Message.objects.filter(kind="reset").delete()
     assert message.state == State.FAILED
+
+
+def hang_up_after(reply: bytes) -> Callable[[Any], str]:
+    def answer(server: Any) -> str:
+        server.transport.write(reply + b"\r\n")
+        server.transport.close()
+        return "451 later"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("step", "refuse"),
+    [
+        ("at_recipient", lambda server: "421 later"),
+        ("at_recipient", hang_up_after(b"450 later")),
+        ("reply", hang_up_after(b"451 later")),
+        ("reply", hang_up_after(b"554 no")),
+    ],
+    ids=["421", "450", "451", "554"],
+)
+def test_refusal_that_ends_the_connection_concerns_one_message(
+    inbox: Inbox, li: User, caplog, step: str, refuse: Callable[[Any], str]
+) -> None:
+    def refuse_first(server: Any) -> str:
+        setattr(inbox, step, lambda server: "250 OK")
+        return refuse(server)
+
+    pay(li)
+    forget_the_password(li)
+    setattr(inbox, step, refuse_first)
+    assert send_mail() == 1
+    states = Message.objects.order_by("state").values_list("state", "attempts")
+    assert list(states) == [(State.SENT, 1), (State.WAITING, 1)]
+    assert len(inbox.received) == 1
+    assert "may have been sent" not in caplog.text
 
 
 def test_message_without_a_reply_is_not_sent_again(inbox: Inbox, li: User, caplog) -> None:

@@ -12,6 +12,7 @@ import stripe
 from django.core.exceptions import ValidationError
 from django.test import Client
 from django.utils import timezone
+from django.utils.translation import override
 
 from devservers.faults.waiting import until
 from shop.errors import Overloaded
@@ -275,7 +276,9 @@ def test_payment_unknown_to_the_provider_delays_no_other(local, payment, caplog)
 )
 def test_amounts_in_each_currency(amount, currency, units, shown) -> None:
     assert minor_units(Decimal(amount), currency) == units
-    assert with_sign(Decimal(amount), currency) == shown
+    for language in ("en", "zh-hans"):
+        with override(language):
+            assert with_sign(Decimal(amount), currency) == shown
 
 
 def test_price_that_nobody_can_pay_is_refused(settings) -> None:

@@ -136,7 +136,7 @@ def test_sign_out_ends_the_tokens_of_one_session(li):
 
 
 def save_the_profile(browser: Browser) -> None:
-    form = {"first_name": "Li", "last_name": "", "email": "li@example.com"}
+    form = {"first_name": "Li", "last_name": "", "email": browser.user.email}
     page = client_of(browser).post("/accounts/profile/", form)
     assert page["Location"] == "/accounts/profile/"
 

@@ -21,6 +21,7 @@ GOOD = {
     "SECRET_KEY": "0123456789abcdef" * 4,
     "PAYMENT_PROVIDER": "none",
     "EMAIL_URL": "smtp://nowhere.invalid:25",
+    "EMAIL_FROM": "Shop <orders@shop.example>",
     "SITE_URL": "https://shop.example",
     "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
     "CACHE_URL": "redis://nowhere.invalid:6379/0",
@@ -218,8 +219,9 @@ STRIPE = {
         (STRIPE, "W002"),
         ({"EMAIL_URL": ""}, "W003"),
         ({"SITE_URL": ""}, "W003"),
+        ({"EMAIL_FROM": ""}, "W003"),
     ],
-    ids=["cache", "stripe", "mail", "site"],
+    ids=["cache", "stripe", "mail", "site", "sender"],
 )
 def test_warning_does_not_prevent_the_start(changes: dict[str, str], warning: str) -> None:
     done = manage("check", "--deploy", "--fail-level", "WARNING", **changes)

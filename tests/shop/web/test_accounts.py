@@ -72,6 +72,26 @@ def test_changes_of_an_account_are_limited(path, li, settings):
     assert statuses == [400, 400, 429]
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"email": "other@example.com"}, 400),
+        ({"email": "other@example.com", "old_password": "wrong"}, 400),
+        ({"email": "", "old_password": "wrong"}, 400),
+        ({"email": "wang@example.com", "first_name": "Wang"}, 302),
+        ({"email": "other@example.com", "old_password": PASSWORD}, 302),
+    ],
+)
+def test_new_email_address_needs_the_password(wang, sent, status):
+    """Otherwise an open session could take over the account by a link to a new password."""
+    User.objects.update(email="wang@example.com")
+    response = client_of(wang).post("/accounts/profile/", sent)
+    assert response.status_code == status
+    kept = User.objects.get().email
+    assert kept == (sent["email"] if status == 302 else "wang@example.com")
+    assert ("old password was entered incorrectly" in response.text) == (status == 400)
+
+
 @pytest.mark.parametrize("path", ["/accounts/sign-in/", "/admin/login/"])
 def test_known_device_signs_in_while_its_name_is_locked(path, amy, settings):
     """Before, 100 wrong passwords from anywhere locked an account out of the sale."""
