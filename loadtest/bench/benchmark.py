@@ -72,7 +72,8 @@ class Benchmark(Command):
         for line in (*self.wrong(report), *self.notes(report)):
             terminal.print(line)
         for name, about in (report["versions"] | report["missing"]).items():
-            terminal.print(f"{name}: {about}")
+            parts = about.items() if isinstance(about, dict) else ()
+            terminal.print(f"{name}: {', '.join(map(' '.join, parts)) or about}")
 
     def markdown(self, report: Row) -> str:
         """Return the table in Markdown."""

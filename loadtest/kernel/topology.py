@@ -34,6 +34,8 @@ def private_environ(folder: Path) -> dict[str, str]:
         "CELERY_BROKER_URL": NOWHERE,
         "REDLOCK_URLS": "",
         "ZOOKEEPER_HOSTS": "",
+        "PAYMENT_PROVIDER": "simulated",
+        "EMAIL_URL": "",
         "DEBUG": "0",
         "MAX_WAITING": "100",  # the buyers shall wait for the lock, not be refused before
         "PURCHASES_PER_GRANT": "1",  # and each buyer takes the lock itself

@@ -38,6 +38,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
                 report["versions"] = event["versions"]
             elif event["event"] == "run":
                 injected = Counter(fault["name"] for fault in event["run"]["faults"])
+                injected -= Counter({plan.fault: plan.strikes})
                 for name in (Counter(requested) - injected).elements():  # the run ended first
                     event["run"]["faults"].append({"name": name, "at": None, "proof": ""})
                 report["runs"].append(event["run"])

@@ -70,7 +70,8 @@ class _FaultMonitor:
             self.injections.append(injection := Injection(*self.notices.recv()))
             fault = FAULTS[injection.name]
             target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
-            self.recorder.note("fault", "start", what=injection.name, **target)
+            at = round(injection.at * 1e9)  # not when the notice is read, which may be later
+            self.recorder.note("fault", "start", t=at, what=injection.name, **target)
             if fault.holder != "kill":
                 threading.Thread(target=self._hold, args=(injection, fault), daemon=True).start()
         if select.select([sys.stdin], [], [], 0)[0]:
@@ -190,6 +191,7 @@ def run_sale(
             load.start.wait(START_TIMEOUT)
         started = time.monotonic()
         pool.results(timeout=math.inf, tick=tick, replace=replace)
+        monitor.listen()  # a notice may have come with the last results
         while not monitor.is_idle:
             tick()
             time.sleep(PROGRESS_SECONDS)

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from smtplib import SMTPResponseException
 
 from django.core.mail import EmailMessage, EmailMultiAlternatives
 from django.core.mail.backends.base import BaseEmailBackend
+from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
@@ -25,7 +27,10 @@ class Mailbox(BaseEmailBackend):
             assert isinstance(one, EmailMultiAlternatives)
             (pk,) = re.findall(r"-(\d+)@", one.extra_headers["Message-ID"])
             parts = {"subject": one.subject, "text": one.body, "html": one.alternatives[0][0]}
-            LabMail.objects.create(message_id=pk, **parts)
+            try:
+                LabMail.objects.create(message_id=pk, **parts)
+            except DatabaseError as error:  # nothing was stored: it may be sent again
+                raise SMTPResponseException(451, str(error)) from error
         return len(email_messages)
 
 

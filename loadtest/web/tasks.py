@@ -8,7 +8,7 @@ from loadtest.web import runs
 from locking.jobs.run_once import run_once
 
 
-@shared_task(soft_time_limit=runs.TIME_LIMIT, time_limit=runs.TIME_LIMIT + 20)
+@shared_task(soft_time_limit=runs.TIME_LIMIT, time_limit=runs.TIME_LIMIT + 40)
 def execute(run_id: str) -> None:
     """Execute the load test with this id."""
     runs.execute(UUID(run_id))

@@ -138,7 +138,6 @@ class Lease:
         """Number that grows with every grant of this name."""
         claim.token = grant.token
         claim.deadline = grant.deadline
-        claim.report_lost = self.mark_lost
         self.granted_at = time.monotonic()
         self.on_lost = on_lost
         self.is_renewed = is_renewed
@@ -150,6 +149,7 @@ class Lease:
         """Empty once the lease has ended: `pop` lets one of several threads end it."""
         if isinstance(claim.caller, weakref.ref):
             self.sync_call = sync_to_async_call()
+        claim.report_lost = self.mark_lost  # the last line: another thread may call it at once
 
     @property
     def fence(self) -> tuple[int, int]:

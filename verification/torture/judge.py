@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.kernel.history import Event, history
+from loadtest.kernel.judges import Run, tokens
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
 from shop.reservations.store import FILL_TIMEOUT
@@ -89,6 +90,9 @@ def judge(plan: Plan, folder: Path) -> Judgement:
     fences = plan.store.capabilities.fencing and (excludes or plan.workload != "reentrant")
     if fences and (fenced := FENCED.get(plan.workload)):
         found.linearizable("fencing", events, fenced)
+        if plan.workload != "reentrant":
+            # The model frees a lock whose lease expired, but not its token.
+            found.violations += [f"fencing: {one.why}" for one in tokens(Run(events=events))]
     if plan.workload == "fenced":
         found.violations += lost_writes(events, folder / REGISTER)
     return found

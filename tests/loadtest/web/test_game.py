@@ -133,6 +133,11 @@ def test_starts_are_limited_per_address(client: Client, db: None, settings, monk
     assert "Too many attempts" in client.post(start, REMOTE_ADDR="192.0.2.77").text
 
 
+def test_step_of_a_game_needs_a_csrf_token(db: None, game: UUID) -> None:
+    stranger = Client(enforce_csrf_checks=True)
+    assert stranger.post(reverse("game-act", args=[game])).status_code == 403
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_page_of_each_level_in_chinese(client: Client, db: None, game: UUID, level: str) -> None:
     games.ask(game, "begin", level=level, guarded=True)
