@@ -167,7 +167,8 @@ def test_charts_of_the_docs_are_those_of_the_recording(name: str) -> None:
 def test_recorded_events_have_chinese_texts(name: str) -> None:
     """Names of commands and programs stay as they are."""
     kept = re.compile(
-        r"process|redis|redlock|naive|fenced|zookeeper|database|MySQL|kill -9|ms$", re.IGNORECASE
+        r"process|redis|redlock|naive|fenced|conditional|zookeeper|database|MySQL|kill -9|ms$",
+        re.IGNORECASE,
     )
     with translation.override("zh-hans"):
         for variant in variants_of(name):

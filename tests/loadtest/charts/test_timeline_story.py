@@ -60,6 +60,8 @@ def test_story_of_a_recording_names_the_lines_of_the_source(name: str) -> None:
         assert [one.at for one in story] == sorted(one.at for one in story)
         places = [one.line for one in story if one.line and one.line.code]
         asked = [one for one in timeline_data.own(variant["events"]) if is_request(one)]
+        if "conditional" in variant["guard"]:  # its write needs no read, and the story shows none
+            asked = [one for one in asked if one["do"] != "read"]
         assert len(places) >= len(asked) > 0
         for line in places:
             file, _colon, number = line.place.partition(":")
