@@ -54,12 +54,18 @@ class Upstream(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class Web(ThreadingHTTPServer):
+    # Of five, the default, a crowd overflows the queue; its connections are tried again after a second,
+    # and two of those are longer than nginx waits.
+    request_queue_size = 256
+
+
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield the URL of nginx with the project's configuration in front of `Upstream`."""
     monkeypatch.setattr(Upstream, "requests", Counter())
     monkeypatch.setattr(Upstream, "status", 200)
-    web = ThreadingHTTPServer((HOST, 0), Upstream)
+    web = Web((HOST, 0), Upstream)
     threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
     nginx = Nginx(web=f"{HOST}:{web.server_port}")
     try:
