@@ -76,26 +76,28 @@ def test_crontab_times_are_its_minutes() -> None:
     assert len(scheduled_times(often, at(-86400 * 30), at(0))) == MISSED
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.fixture
+def sent(monkeypatch) -> list[dict]:
+    """Return the options of the messages, which are not sent."""
+    sent: list[dict] = []
+    monkeypatch.setattr(
+        prune_job_runs, "apply_async", lambda *args, **options: sent.append(options)
+    )
+    return sent
+
+
+@pytest.fixture
+def scheduler(transactional_db: None) -> Scheduler:
+    app = Celery("beat", set_as_current=False)
+    app.conf.result_expires = None
+    app.conf.beat_schedule = {
+        "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
+    }
+    app.tasks.register(prune_job_runs)
+    return Scheduler(app)
+
+
 class TestScheduler:
-    @pytest.fixture
-    def sent(self, monkeypatch) -> list[dict]:
-        sent: list[dict] = []
-        monkeypatch.setattr(
-            prune_job_runs, "apply_async", lambda *args, **options: sent.append(options)
-        )
-        return sent
-
-    @pytest.fixture
-    def scheduler(self) -> Scheduler:
-        app = Celery("beat", set_as_current=False)
-        app.conf.result_expires = None
-        app.conf.beat_schedule = {
-            "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
-        }
-        app.tasks.register(prune_job_runs)
-        return Scheduler(app)
-
     def test_settings_do_not_overwrite_edited_entries(self, scheduler) -> None:
         task = PeriodicTask.objects.get(name="prune")
         assert task.interval.every == 3600
@@ -134,15 +136,11 @@ class TestScheduler:
         assert [options["headers"][runs.HEADER] for options in sent] == [hour.isoformat()] * 2
         assert not JobRun.objects.exists()
 
-    def test_two_beats_share_the_row_of_a_run(self, scheduler, sent) -> None:
-        for beat in (scheduler, Scheduler(scheduler.app)):
-            entry = beat.schedule["prune"]
-            entry.last_run_at -= timedelta(hours=1)
-            beat.apply_entry(entry)
-        assert len(sent) == 2
-        assert JobRun.objects.count() == 1
+    def test_run_exists_although_the_broker_refused_its_message(
+        self, scheduler, monkeypatch
+    ) -> None:
+        """`resend_unfinished` sends it again."""
 
-    def test_message_refused_by_the_broker_is_sent_again(self, scheduler, monkeypatch) -> None:
         def refuse(*args: object, **options: object) -> None:
             raise OperationalError("no broker")
 
@@ -150,13 +148,6 @@ class TestScheduler:
         entry = scheduler.schedule["prune"]
         entry.last_run_at -= timedelta(hours=1)
         scheduler.apply_entry(entry)
-        assert JobRun.objects.get().state == JobRun.State.DUE
-        sent: list[object] = []
-        monkeypatch.setattr(
-            prune_job_runs, "apply_async", lambda *args, headers: sent.append(headers)
-        )
-        JobRun.objects.update(lease_until=NOON, sent_at=NOON)
-        assert runs.resend_unfinished() == 1
         row = JobRun.objects.get()
-        own = {runs.HEADER: row.scheduled_for.isoformat(), runs.RUN: row.pk}
-        assert sent == [{"periodic_task_name": "prune", **own}]
+        assert row.state == JobRun.State.DUE
+        assert row.options["headers"] == {"periodic_task_name": "prune"}
