@@ -40,20 +40,6 @@ def test_interval_is_due_at_its_multiples(last, now, due, left) -> None:
     assert following == pytest.approx(left + EARLY, abs=1e-4)
 
 
-def test_beats_with_different_starts_send_the_same_times() -> None:
-    schedule = every(5, NOON)
-    named = []
-    for start, off in ((0.0, 0.0), (1.7, 0.0), (3.9, 0.4)):
-        last = at(start)
-        mine = []
-        for second in range(6, 40):
-            now = at(second + off)
-            mine += scheduled_times(schedule, last, now)
-            last = now
-        named.append(mine)
-    assert named[0] == named[1] == named[2] == [at(5 * number) for number in range(1, 8)]
-
-
 def test_newest_missed_times_are_sent() -> None:
     schedule = every(5, NOON)
     assert scheduled_times(schedule, at(-12), at(1)) == [at(-10), at(-5), at(0)]

@@ -50,15 +50,6 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
         assert switch(backend="new").backend == "new"
 
 
-def test_new_callers_time_out_during_a_long_drain() -> None:
-    switch(backend="new", wait=False)
-    began = time.monotonic()
-    with pytest.raises(LockTimeout), lock("a", timeout=0.2):
-        pass
-    assert 0.2 <= time.monotonic() - began < WAIT_TIMEOUT
-    assert lock("a").acquire(blocking=False) is False
-
-
 def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
     """It was requested under the old policy and arrived under the next one."""
     asked, answer = threading.Event(), threading.Event()
@@ -302,23 +293,14 @@ def test_hand_over_of_a_dead_process_is_finished_by_waiters(apart, new, helpful)
     until(lambda: row().state == "steady", "the end of the switch")
 
 
-def test_next_switch_finishes_that_of_a_dead_process(apart, new) -> None:
-    with lock("a"):
-        switch(backend="new", wait=False)
-        finishing = apart(finish_switch)
-        until(lambda: row().still_held == ["a"], "the hand-over")
-        with pytest.raises(LockMisuse, match="in progress"):
-            switch(backend="blind")
-    finishing.result(WAIT_TIMEOUT)
-    LockPolicy.objects.update(  # as if no process had been left to finish it
-        backend="old",
-        next_backend="new",
-        next_mode="unchecked",
-        state="draining",
-        still_held=["a"],
-    )
+def test_next_switch_finishes_that_of_a_dead_process(old) -> None:
+    """A name that is still held is left to the next one."""
+    handed_over = {"state": "draining", "next_backend": "new", "next_mode": "checked"}
+    LockPolicy.objects.update(**handed_over, still_held=["a"], epoch=2)
+    with old.lock("a"), pytest.raises(LockMisuse, match="in progress"):
+        switch(backend="blind")
     assert switch(backend="blind").epoch == 3
-    assert LockPolicyChange.objects.count() == 3
+    assert LockPolicyChange.objects.count() == 2
 
 
 def test_wall_clocks_do_not_matter(apart, old) -> None:

@@ -87,6 +87,7 @@ def test_released_lease_is_not_entered_again(backend) -> None:
     direct.acquire()
     held = lock("a")
     held.acquire()
+    assert held.lease.fence == (3, direct.lease.token)
     direct.release()
     direct.release()
     assert held.lease is None

@@ -14,7 +14,6 @@ from django.db import (
     connections,
     transaction,
 )
-from django.db.models import QuerySet
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, policy
@@ -125,15 +124,6 @@ def _answers() -> bool:
     with suppress(LockUnavailable):
         return policy.current().epoch == 7
     return False
-
-
-def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
-    def gone(self, **which):
-        raise DatabaseError("away")
-
-    monkeypatch.setattr(QuerySet, "get_or_create", gone)
-    with pytest.raises(LockUnavailable), lock("a"):
-        pass
 
 
 @pytest.mark.parametrize(
