@@ -92,16 +92,11 @@ def test_mistyped_names_get_a_suggestion(
     assert "options:" not in printed  # a page of help would hide the message
 
 
-@pytest.mark.parametrize(
-    ("environ", "options", "is_coloured"),
-    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({"NO_COLOR": "1"}, ["--force-color"], True)],
-)
-def test_colours_in_a_terminal(
-    environ: dict[str, str], options: list[str], is_coloured: bool
-) -> None:
-    """An error is red in a terminal, unless NO_COLOR is set; an option comes before both."""
+@pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_in_a_terminal(environ: dict[str, str], is_coloured: bool) -> None:
+    """An error is red in a terminal, unless NO_COLOR is set."""
     main, terminal = pty.openpty()
-    command = [sys.executable, "manage.py", "lab", *options, "run", "--buyers=0"]
+    command = [sys.executable, "manage.py", "lab", "run", "--buyers=0"]
     kept = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
     subprocess.run(command, cwd=ROOT, env=kept | environ, stdout=terminal, stderr=terminal)
     os.close(terminal)

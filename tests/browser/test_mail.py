@@ -12,16 +12,14 @@ from tests.browser.conftest import (
     opens_in,
     problems,
     sign_in,
-    with_and_without_script,
 )
 
 MAILBOX = "loadtest.web.mailbox.Mailbox"
 
 
-@with_and_without_script
-def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_server, script):
+def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_server):
     settings.EMAIL_BACKEND, settings.SITE_URL = MAILBOX, live_server.url
-    page = people(**PHONE, java_script_enabled=script)
+    page = people(**PHONE)
     found = []
     page.goto("/accounts/sign-in/")
     sign_in(page)
@@ -29,7 +27,7 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     page.get_by_role("button", name="Sign out").click()
     page.goto("/accounts/sign-in/")
     page.get_by_role("link", name="Forgot your password?").click()
-    found += problems(page, "reset") if script else []
+    found += problems(page, "reset")
     page.get_by_label("Email").fill("li@example.com")
     page.get_by_role("button", name="Send the link").click()
     expect(page.get_by_role("status")).to_contain_text("we've sent a link")
@@ -37,11 +35,11 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     expect(page.get_by_text("No messages.")).to_be_visible()
     assert service.send_mail() == 1
     page.get_by_role("button", name="Check again").click()
-    found += problems(page, "mailbox") if script else []
+    found += problems(page, "mailbox")
     page.get_by_role("link", name=re.compile("accounts.reset")).click()
     for label in ("New password:", "New password confirmation:"):
         page.get_by_label(label, exact=True).fill("a-blue-kettle-7")
-    found += problems(page, "new-password") if script else []
+    found += problems(page, "new-password")
     page.get_by_role("button", name="Set a new password").click()
     expect(page.get_by_text("Your new password is set.")).to_be_visible()
     page.get_by_label("Username").fill("li")

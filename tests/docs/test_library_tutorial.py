@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import pytest
+import requests
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
@@ -131,41 +130,25 @@ def is_open(port: int) -> bool:
     return False
 
 
-class Browser:
-    """Follows links of the admin with a session."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.opener = build_opener(HTTPCookieProcessor())
-
-    def read(self, path: str, **form: str) -> str:
-        """Return a page, or what the server replies to the form of the last page."""
-        if form:
-            form["csrfmiddlewaretoken"] = field("csrfmiddlewaretoken", self.page)
-        data = urlencode(form).encode() or None
-        request = Request(self.address + path, data, {"Referer": self.address})  # noqa: S310
-        with self.opener.open(request, timeout=60) as response:
-            self.page: str = response.read().decode()
-        return self.page
-
-
-def field(name: str, page: str) -> str:
-    """Return the value of a form's field."""
-    found = re.search(rf'name="{name}" value="([^"]+)"', page)
-    assert found, page
-    return found[1]
-
-
 def release_in_the_admin(address: str, user: str, password: str, name: str) -> None:
     """Follow step 5 and 6 of the page: sign in, see the lock, release it."""
-    browser, page = Browser(address), "/admin/locking/heldlock/"
-    browser.read(f"/admin/login/?next={page}")
-    listed = browser.read(f"/admin/login/?next={page}", username=user, password=password)
+    page, browser = f"{address}/admin/locking/heldlock/", requests.Session()
+
+    def read(url: str, **form: str) -> str:
+        """Return a page, or what the server replies to its form."""
+        text = browser.get(url, timeout=60).text
+        if form:
+            fields = re.findall(r'name="(csrfmiddlewaretoken|token|next)" value="([^"]*)"', text)
+            text = browser.post(url, {**dict(fields), **form}, timeout=60).text
+        return text
+
+    listed = read(
+        f"{address}/admin/login/?next=/admin/locking/heldlock/", username=user, password=password
+    )
     for title in ("Holder", "Since", "Time left", "Waiters", "Token", name):
         assert title in listed, title
-    (link,) = re.findall(rf'href="({page}[^"]+/change/)"', listed)
-    token = field("token", browser.read(link))
-    released = browser.read(link, token=token, confirm=name)
+    (link,) = re.findall(r'href="/admin/locking/heldlock/([^"]+/change/)"', listed)
+    released = read(page + link, confirm=name)
     assert f"Lock {name} is released. Its former holder may still be running." in released
 
 
