@@ -17,7 +17,6 @@ from locking.management.base import LockCommand
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("locking", "inventory", "shop", "loadtest", "verification")
 COMMANDS = sorted(name for name, app in get_commands().items() if app in PACKAGES)
-WITH_SUBCOMMANDS = ("lab", "lock_policy")
 
 
 def parser_of(name: str) -> Any:

@@ -57,6 +57,13 @@ def test_names_and_labels_exist(asked: str) -> None:
     assert labels <= set().union(*(known[name] for name in names))
 
 
+def test_every_metric_and_alert_is_documented() -> None:
+    page = (DEPLOY.parent / "docs/reference/metrics.md").read_text()
+    names = {re.sub("_(bucket|sum|count)$", "", name) for name in counted()}
+    names |= {rule["alert"] for rule in RULES}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
 def test_nothing_that_is_counted_is_left_out_of_the_dashboard() -> None:
     shown = " ".join(ASKED[name] for name in ASKED)
     families = {re.sub("_(total|bucket|sum|count)$", "", name) for name in counted()}

@@ -5,11 +5,8 @@ import re
 from playwright.sync_api import expect
 
 from shop.mail import service
-from shop.models import User
 from tests.browser.conftest import (
     PHONE,
-    bought,
-    opens_in,
     problems,
     sign_in,
 )
@@ -47,21 +44,3 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     page.locator("main form button").first.click()
     expect(page.locator("summary").filter(has_text="li")).to_be_visible()
     assert found == []
-
-
-def test_reminder_and_order_lead_to_the_mailbox_in_chinese(people, settings, live_server):
-    settings.EMAIL_BACKEND, settings.SITE_URL = MAILBOX, live_server.url
-    page = people("li", **PHONE, locale="zh-CN")
-    opens_in("headphones", 3600)
-    page.goto("/sales/headphones/")
-    page.get_by_role("button", name="开抢提醒我").click()
-    expect(page.get_by_text("开抢前会发邮件提醒您。")).to_be_visible()
-    User.objects.update(language="zh-hans")
-    opens_in("headphones", 300)
-    assert service.send_mail() == 1
-    page.goto(bought("speaker").get_absolute_url())
-    page.get_by_role("link", name="查看邮件").click()
-    expect(page.get_by_role("heading", name=re.compile("开抢"))).to_be_visible()
-    assert problems(page, "mailbox") == []
-    page.get_by_role("link", name=re.compile("sales.headphones")).click()
-    expect(page).to_have_url(re.compile("sales.headphones"))

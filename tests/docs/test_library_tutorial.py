@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -98,9 +99,9 @@ def without_values(text: str) -> str:
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     source = tmp_path / "django-distributed-locks"
-    shutil.copytree(
-        ROOT / "locking", source / "locking", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for package in ("locking", "shop"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, source / package, ignore=ignored)
     for name in SOURCES:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
@@ -110,6 +111,21 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.communicate()
+
+
+def check_wheel(wheel: Path) -> None:
+    """Expect the library, without the shop beside it, and no requirement but Django."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("METADATA"))
+        requires = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.M)
+    expected = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "locking").rglob("*.*")
+        if file.suffix in (".py", ".lua", ".html", ".mo", ".typed")
+    }
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert [one for one in requires if "extra" not in one] == ["django>=5.2"]
 
 
 def read_until(started: subprocess.Popen[str], part: str) -> str:
@@ -155,6 +171,7 @@ def release_in_the_admin(address: str, user: str, password: str, name: str) -> N
 def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
     began = time.monotonic()
     reader.run("pip wheel")
+    check_wheel(next(reader.folder.glob("wheels/*.whl")))
     reader.run("startproject")
     reader.write("mysite/settings.py", "a")
     assert "no issues" in reader.run("createsuperuser")
