@@ -9,14 +9,12 @@ import pytest
 
 import locking
 from loadtest.kernel import marked
-from tests.docs import check_page
 from tests.docs.pages import ROOT
 from tools import lock_table
 from tools.library_reference import NAMES, PAGE, PARTS
 
 GENERATED = [
     *((PAGE, part, make) for part, make in PARTS.items()),
-    (PAGE, check_page.PART, check_page.markdown),
     (lock_table.PAGE, lock_table.PART, lock_table.markdown),
     *(
         (ROOT / name, lock_table.SUMMARY, partial(lock_table.summary, words))
@@ -26,7 +24,7 @@ GENERATED = [
 
 
 @pytest.mark.parametrize(("page", "part", "make"), GENERATED)
-def test_generated_part_is_current(page: Path, part: str, make: Callable[[], str], db) -> None:
+def test_generated_part_is_current(page: Path, part: str, make: Callable[[], str]) -> None:
     before, after = marked.around(page, part)
     assert page.read_text() == before + make() + after, "run its generator: see CONTRIBUTING.md"
 
