@@ -47,11 +47,6 @@ def test_story_describes_the_picture_to_screen_readers() -> None:
     assert parse(timeline.draw(paused(), is_brief=True)).find(f"{SVG}desc") is None
 
 
-def test_write_shows_the_row_before_and_after() -> None:
-    shown = [one.stock for one in timeline.story(paused()) if one.stock]
-    assert shown == ["1", "1", "1 → 0", "0 → 0: 2 of 1 sold"]
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_story_of_a_recording_names_the_lines_of_the_source(name: str) -> None:
     """Each request of a process has its line of code; what the lab or a store does has none."""

@@ -77,14 +77,6 @@ def test_waiter_gets_the_lock_of_a_killed_holder_when_its_lease_ends(game: UUID)
     assert not client.ask(game, "state")["won"]
 
 
-def test_late_write_is_rejected_by_the_fence(game: UUID) -> None:
-    client.ask(game, "begin", level="fence", guarded=True)
-    state = run(game, ORDERS["fence"])
-    errors = [e.get("error") for e in state["events"] if e["do"] == "write"]
-    assert errors == [None, "StaleFence"]
-    assert state["sold"] == 1
-
-
 @pytest.mark.parametrize(
     ("buyer", "verb", "turn"),
     [("A", "step", 0), ("A", "step", 7), ("Z", "step", 1), ("A", "pause", 1), ("A", "close", 1)],
