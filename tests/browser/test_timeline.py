@@ -136,7 +136,8 @@ def test_exported_file_plays_without_a_server(people, tmp_path, language):
     name = next(iter(SCENARIOS))
     report = export.recorded()
     with translation.override(language):
-        html = export.html({**report, "scenarios": [report["results"][name]]})
+        result = {**report, "scenarios": [report["results"][name]]}
+        html = export.as_file(result, "html").decode()
         [story, _repaired] = recorded(name)
     file = tmp_path / "scenario.html"
     file.write_text(html)

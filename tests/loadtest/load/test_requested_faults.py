@@ -36,8 +36,6 @@ def requested(
     ("fault", "proof", "end"),
     [
         ("pause-holder", "stopped (state T)", "resumed"),
-        ("kill-holder", "ended by SIGKILL", "replaced"),
-        ("kill-redis", "redis, process ", "back"),
         ("cut-replication", "replica cut off from process ", "promoted"),
     ],
 )

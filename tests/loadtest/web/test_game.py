@@ -90,6 +90,7 @@ def test_guard_is_claimed_to_hold_only_after_all_orders(
         ({"action": "A-step", "turn": "x"}, 400),
         ({"action": "A-fly", "turn": "0"}, 409),
         ({"action": "Z-step", "turn": "0"}, 409),
+        ({"action": "A-pause", "turn": "0"}, 409),
         ({}, 400),
     ],
 )

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.kernel.history import Event, history
-from tests.loadtest.kernel.recorded import Shop, shop
+from loadtest.kernel.history import Event, Recorder, history
+from loadtest.load.buyers import buy as load_buy
+from locking import locks
 from tests.loadtest.lab import verify
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.verification.histories.brute_force import NEVER, Op, events_of, histories, is_legal
 from verification.histories.linearizability import Model, check
 from verification.histories.lock_models import Lock, Stock
-
-__all__ = ["shop"]
 
 HISTORIES = int(os.environ.get("HISTORIES", "350"))
 """`make verify WHAT=histories` sets 10,000."""
@@ -154,13 +154,22 @@ def test_first_illegal_operation_and_its_neighbours_are_named() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_recorded_purchases_explain_the_units(shop: Shop) -> None:
+def test_recorded_purchases_explain_the_units(tmp_path: Path) -> None:
     """Control: with another unit at the start, the refusal has no explanation."""
-    assert [shop.buy(), shop.buy()] == ["order", "sold_out"]
-    events = history(shop.folder)
+    put_in_force("redis", "naive")
+    recorder, sale = Recorder(tmp_path, "shop"), a_sale(stock=1)
+    recorder.watch(locks["redis"])
+    recorder.watch_purchases()
+    once: dict[str, Any] = {"key": "k", "patience": 0.0, "pauses": random.Random()}
+    kinds = [load_buy(recorder, lambda: fresh(sale), a_customer().pk, **once).kind for _ in "ab"]
+    recorder.close()
+    locks.close()
+    assert kinds == ["order", "sold_out"]
+    events = history(tmp_path)
     assert verdict(Stock(units=1), events) == "legal"
     assert verdict(Stock(units=2), events) == "illegal"
     assert verdict(Stock(units=0), events) == "illegal"
+    assert verdict(Lock(fenced=True), events) == "legal"
 
 
 def test_command_prints_the_verdict_and_exits_with_its_code(tmp_path: Path, capsys: Any) -> None:

@@ -42,8 +42,6 @@ def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
 @pytest.mark.parametrize(
     ("backend", "seed", "workload"),
     [
-        ("redis", 2, "mutex"),
-        ("database", 3, "mutex"),
         ("redis", 1, "read-write"),
         ("zookeeper", 1, "semaphore"),
         ("database", 1, "switch"),
