@@ -108,7 +108,8 @@ def test_playback_runs_and_pauses_by_button_and_space(people):
 def test_exported_file_plays_without_a_server(people, tmp_path):
     name = next(iter(SCENARIOS))
     report = export.recorded()
-    html = export.html({**report, "scenarios": [report["results"][name]]})
+    result = {**report, "scenarios": [report["results"][name]]}
+    html = export.as_file(result, "html").decode()
     [story, _repaired] = recorded(name)
     file = tmp_path / "scenario.html"
     file.write_text(html)
