@@ -166,12 +166,7 @@ def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
         sale=sale, customer_id__in=[one.customer_id for one in orders]
     )
     with_quota = set(known.values_list("customer_id", flat=True))
-    sold = withdrawal_of(
-        orders,
-        sale=sale,
-        placed_at=timezone.now(),
-        with_quota=with_quota,
-        lock=use_of(lease),
-    )
+    use, now = use_of(lease), timezone.now()
+    sold = withdrawal_of(orders, sale=sale, placed_at=now, with_quota=with_quota, lock=use)
     withdraw(lease, [sold], stock_id=sale.stock_id)
     ORDERS.inc(len(entries))
