@@ -25,7 +25,6 @@ PAGES = {
     "bought": "/sales/speaker/",
     "orders": "/orders/",
     "order": "/orders/{order}/",
-    "address": "/orders/{order}/address/",
     "gateway": "/payments/{payment}/",
     "sign-up": "/accounts/sign-up/",
     "sign-in": "/accounts/sign-in/",

@@ -5,13 +5,12 @@ from io import StringIO
 import pytest
 from django.conf import settings
 from django.contrib.auth import authenticate
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
 from inventory.models import Product, Stock, StockMovement
 from shop.administration.audit import audit_all
 from shop.management.commands.seed import DEMO_ACCOUNTS, PASSWORD
 from shop.models import CustomerQuota, Order, Sale, User
-from tests.shop.making import buy, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -57,30 +56,10 @@ def test_seed_creates_consistent_sales_in_every_phase():
         assert user.is_staff == role.startswith("staff")
 
 
-def test_second_seed_changes_nothing_and_reset_replaces_all():
+def test_second_seed_changes_nothing():
     seed()
     before = rows()
     Product.objects.filter(slug="phone-x").update(name="Phone Y")
     seed()
     assert rows() == before
     assert Product.objects.get(slug="phone-x").name == "Phone Y"
-    Sale.objects.filter(slug="camera").delete()
-    seed("--reset")
-    assert rows() == before
-    assert Product.objects.get(slug="phone-x").name == "Phone X"
-
-
-def test_reset_keeps_the_orders_of_customers(settings):
-    """Before, it deleted them without a question, in production too."""
-    seed()
-    buy(signed_in(User.objects.get(username="li")), Sale.objects.get(slug="headphones"))
-    ordered = Order.objects.count()
-    with pytest.raises(CommandError, match="--yes"):
-        seed("--reset")
-    settings.PRODUCTION = True
-    with pytest.raises(CommandError, match="production"):
-        seed("--reset", "--yes")
-    assert Order.objects.count() == ordered
-    settings.PRODUCTION = False
-    seed("--reset", "--yes")
-    assert Order.objects.count() == ordered - 1
