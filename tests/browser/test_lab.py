@@ -90,6 +90,18 @@ def test_visitor_runs_a_step_of_the_course(people, worker):
 
 
 @every_look
+def test_interview_questions(people, look):
+    page = people(**look, java_script_enabled=False)
+    page.goto("/learn/questions/#lua")
+    expect(page.locator("#lua")).to_be_in_viewport()
+    page = people(**look)
+    check(page, "learn-questions", "/learn/questions/")
+    page.locator(".evidence summary").first.click()
+    expect(page.locator(".evidence pre").first).to_be_visible()
+    assert problems(page, "learn-questions-code", small=SMALL_BUTTONS) == []
+
+
+@every_look
 def test_grid_of_guards_and_faults(people, look):
     """A picture opens its timeline; on a telephone the table scrolls in its own box."""
     page = people(**look)
