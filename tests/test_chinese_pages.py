@@ -21,6 +21,7 @@ NAMES = set(
         r"\w+",
         """
         Redis RedLock ZooKeeper MySQL MariaDB SQLite PostgreSQL Celery Django Prometheus Cookie
+        Redisson Curator Sentinel Spring Java Stream etcd kazoo nginx asyncio Web CP Kleppmann
         Python JSON CSV PNG SVG HTML SQL UTC URL ID SHA GIL CPU MB KB ms English
         INSERT UPDATE SELECT DELETE DEL SETNX EXPIRE SET NX PX PTTL EVALSHA SIGSTOP kill
         Lua Overloaded SoldOut ServiceUnavailable Martin Kleppmann Salvatore Sanfilippo
@@ -109,7 +110,7 @@ def test_pages_of_the_shop_are_chinese() -> None:
         reverse(name) for name in ("learn", "learn-grid", "home", "products", "login", "sign-up")
     ]
     paths += [sale.get_absolute_url() for sale in Sale.objects.all()]
-    paths += [reverse("room", args=["backpack"])]
+    paths += [reverse("room", args=["backpack"]), reverse("learn-questions")]
     paths += [reverse("product", args=[Sale.objects.all()[0].product.slug]), "/nothing-here/"]
     assert wrong(Client(), paths) == {}
 

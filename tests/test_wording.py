@@ -31,6 +31,7 @@ PACKAGES = (
 PRODUCTION = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.*"))
 SCRIPTS = sorted((ROOT / "static").glob("*/*.js"))
+CONTENT = sorted((ROOT / "loadtest/web/answers").glob("en.toml"))
 DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 HISTORY = {ROOT / "CHANGELOG.md", *(ROOT / "docs/adr").glob("*.md")}
 """These quote names and texts that are gone."""
@@ -108,7 +109,8 @@ def test_code_uses_plain_words() -> None:
 def test_templates_and_scripts_use_plain_words() -> None:
     assert len(TEMPLATES) > 30
     assert SCRIPTS
-    assert hits([*TEMPLATES, *SCRIPTS]) == {}
+    assert CONTENT
+    assert hits([*TEMPLATES, *SCRIPTS, *CONTENT]) == {}
 
 
 def test_docs_use_plain_words() -> None:
