@@ -29,7 +29,7 @@ class Nginx(Server):
         for theirs, ours in (
             ("listen 8080;", f"listen {HOST}:{self.port};"),
             ("web:8000;", f"{self.web};"),
-            ("127.0.0.11 ", f"{self.resolver} "),
+            ("${NGINX_LOCAL_RESOLVERS}", self.resolver),
             ("proxy_cache_path /tmp/", f"proxy_cache_path {self.data}/"),
         ):
             assert theirs in text
