@@ -64,7 +64,9 @@ def test_references_lead_somewhere(
             assert other in services, name
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            if source.startswith("."):
+            if source.startswith("/"):
+                assert source == volume, "a volume without a name"
+            elif source.startswith("."):
                 assert (ROOT / source).is_file(), source
             else:
                 assert source in compose["volumes"], source
@@ -89,6 +91,10 @@ def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) 
                 source = variable.replace("MARIADB", "MYSQL")
                 assert value.startswith(f"${{{source}:?"), name
     assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]
+    assert "${REDIS_PASSWORD:?" in services["web"]["environment"]["REDIS_URL"]
+    for name, service in services.items():
+        if service.get("image", "").startswith("redis:"):
+            assert service["command"][1:3] == ["--requirepass", "${REDIS_PASSWORD}"], name
 
 
 def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:
@@ -132,7 +138,39 @@ def test_image_contains_the_shop_without_the_lab() -> None:
 
 
 def test_only_the_proxy_is_reached_from_outside(services: dict[str, dict[str, Any]]) -> None:
-    assert [name for name in services if "ports" in services[name]] == ["proxy"]
+    public = {
+        name
+        for name, service in services.items()
+        for port in service.get("ports", [])
+        if not port.startswith("127.0.0.1:")
+    }
+    assert public == {"proxy"}
+
+
+def test_proxy_reaches_the_web_alone_and_stores_reach_nobody(
+    compose: dict[str, Any], services: dict[str, dict[str, Any]]
+) -> None:
+    members = {
+        network: {name for name in services if network in services[name]["networks"]}
+        for network in compose["networks"]
+    }
+    assert members["edge"] == {"proxy", "web"}
+    assert compose["networks"]["stores"] == {"internal": True}
+    ours = {"migrate", "web", "worker", "consumer", "beat"}
+    assert ours < members["stores"]
+    for name in members["stores"] - ours - {"prometheus"}:
+        assert services[name]["networks"] == ["stores"], name
+
+
+def test_no_container_has_a_privilege(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        # The image of ZooKeeper writes its configuration at each start.
+        assert service.get("read_only", False) != name.startswith("zookeeper"), name
+        own = "build" in service or "monitoring" in service.get("profiles", [])
+        assert own or service["user"].split(":")[0] not in {"0", "root"}, name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
 
 
 def test_every_service_has_its_limits(services: dict[str, dict[str, Any]]) -> None:
