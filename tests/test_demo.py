@@ -205,7 +205,7 @@ def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
     for text in ("65536", "٣"):
         assert "is not a port" in refused(tmp_path, PORT=text)
     with (tmp_path / "demo.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         assert "running already" in refused(tmp_path, PORT=str(port))
     assert "cannot write" in refused(tmp_path / "demo.lock" / "var", PORT=str(port))
 

@@ -59,15 +59,18 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body
 
 
-def test_message_about_a_turn_that_is_over_is_deleted() -> None:
-    room = a_room(inlet=60_000, stock=1)
-    person = a_person(1)
-    remind(sale=room.sale, customer=person)
-    service.join(sale=room.sale, customer_id=person.pk)
-    Message.objects.create(kind="turn", about=room.sale_id, customer=a_person(2))
+def test_message_to_a_customer_without_a_turn_is_deleted() -> None:
+    """One unit has two turns: the third person has none, and the fourth no place."""
+    room, people = a_room(inlet=60_000, stock=1), [a_person(number) for number in range(1, 5)]
+    for person in people[:3]:
+        service.join(sale=room.sale, customer_id=person.pk)
+    for person in (people[0], *people[2:]):
+        remind(sale=room.sale, customer=person)
+    for person in people[2:]:
+        Message.objects.create(kind="turn", about=room.sale_id, customer=person)
     assert send_mail() == 1
-    assert told() == ["p1"], "the other has no place"
-    assert Message.objects.get().customer == person
+    assert told() == ["p1"]
+    assert Message.objects.get().customer == people[0]
 
 
 @pytest.mark.parametrize("state", Message.State)
