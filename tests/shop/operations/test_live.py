@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.conf import settings as django_settings
-from django.db import connection
-from django.test.utils import CaptureQueriesContext, override_settings
+from django.test.utils import override_settings
 from django.utils import timezone
 
 from devservers import Redis
@@ -48,14 +47,6 @@ def test_holder_and_lease_of_a_lock_are_shown(amy, holder, alias):
 
 
 @seen_by_threads
-def test_holder_older_than_the_fence_is_stale(holder):
-    sale = a_sale()
-    holder(f"sale:{sale.pk}")
-    Stock.objects.filter(pk=sale.stock_id).update(fence_epoch=2)
-    assert [row.is_stale for row in get_live_state().rows] == [True]
-
-
-@seen_by_threads
 def test_lock_released_while_the_page_is_read_is_not_stale(holder, monkeypatch):
     """The next purchase raises the fence right after the holders were read."""
     sale = a_sale()
@@ -87,15 +78,11 @@ def test_only_policy_locks_can_be_stale(holder):
 
 
 @seen_by_threads
-def test_contended_lock_comes_first(amy, holder):
-    holder("sale:1")
-    holder("job:audit")
-    waiter = threading.Thread(target=locks["redis"].lock("sale:1").acquire, args=(True, 3))
-    waiter.start()
-    until(lambda: live.invalidate() or any(row.held.waiters for row in get_live_state().rows))
-    rows = [row.held.name for row in get_live_state().rows]
-    waiter.join(10)
-    assert rows == ["sale:1", "job:audit"], "otherwise they are sorted by name"
+def test_holder_older_than_the_fence_is_stale(holder):
+    sale = a_sale()
+    holder(f"sale:{sale.pk}")
+    Stock.objects.filter(pk=sale.stock_id).update(fence_epoch=2)
+    assert [row.is_stale for row in get_live_state().rows] == [True]
 
 
 def test_page_does_not_wait_for_a_hanging_backend(amy, monkeypatch):
@@ -162,23 +149,3 @@ def test_audit_and_jobs_are_shown(amy):
 
 
 # --- What it costs ---------------------------------------------------------------------------
-
-
-@seen_by_threads
-def test_poll_needs_few_queries(amy, holder):
-    holder(f"sale:{a_sale().pk}")
-    amy.get("/ops/live/")
-    with CaptureQueriesContext(connection) as first:
-        live.invalidate()
-        amy.get("/ops/live/")
-    assert len(first) <= 6, [one["sql"] for one in first]
-    get_live_state()
-    with CaptureQueriesContext(connection) as again:
-        amy.get("/ops/live/")
-    assert len(again) <= 3, [one["sql"] for one in again]
-    amy.get("/ops/statistics/")
-    live.invalidate()
-    get_live_state()
-    with CaptureQueriesContext(connection) as rest:
-        amy.get("/ops/statistics/")
-    assert len(rest) <= 8, [one["sql"] for one in rest]
