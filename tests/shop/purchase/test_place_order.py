@@ -158,7 +158,7 @@ def test_committed_order_survives_the_loss_of_its_lock(fault, guard, caplog) -> 
 def test_refused_fence_raises_the_token_floor(strategy, guard, monkeypatch) -> None:
     """A store that restarted empty grants old tokens until its token floor is raised."""
     put_in_force("scripted", strategy)
-    sale = a_sale()
+    sale, guard.tokens = a_sale(), 0
     Stock.objects.update(fence_epoch=1, fence_token=1000)
 
     def observe(name: str, token: int) -> None:

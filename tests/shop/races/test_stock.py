@@ -1,6 +1,6 @@
 """Races of real processes for the last unit. Every guard has a control that oversells.
 
-That of the order of release and COMMIT is in tests/loadtest/kernel/test_mutants.py.
+That of the order of release and COMMIT is the scenario "release-before-commit".
 """
 
 import time
@@ -13,7 +13,7 @@ from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import policy
 from locking.models import LockPolicy
-from shop.models import Sale, TokenRevocation
+from shop.models import Sale
 from shop.purchase import admission, tokens
 from tests.fault_rows import SLACK, audit_sale
 from tests.shop.making import a_sale, put_in_force
@@ -88,7 +88,7 @@ def test_change_by_another_process_is_seen_in_time(what, seconds) -> None:
     assert not asks[what](), "the control: what it remembers"
     # Without a signal, as if written elsewhere.
     Stock.objects.update(quantity=0)
-    TokenRevocation(subject=tokens._session("cookie"), revoked_at=time.time()).save()
+    tokens.revoke_session("cookie")
     LockPolicy.objects.update(backend="none")
     changed = last = time.monotonic()
 
