@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from shop.models import User
-from tests.shop.web.bad_input import buy, client_of, nothing_changes, sale
+from tests.shop.web.bad_input import client_of, nothing_changes, sale
 
 __all__ = ["nothing_changes", "sale"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -58,10 +58,9 @@ def test_malformed_usernames_are_refused(name):
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/", "/sales/x/", "/accounts/sign-in/"])
 @pytest.mark.parametrize("host", ["evil.example", "localhost:x", "a b", ""])
-def test_unknown_host_is_400(path, host):
-    assert client_of().get(path, headers={"Host": host}).status_code == 400
+def test_unknown_host_is_400(host):
+    assert client_of().get("/", headers={"Host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/accounts/profile/", "/accounts/password/"])
@@ -153,10 +152,3 @@ def test_unknown_language_is_ignored(li):
     form = {"language": "../../etc", "next": "/"}
     assert client_of(li).post("/i18n/setlang/", form).status_code == 302
     assert client_of(li, headers={"Accept-Language": "x" * 9999}).get("/").status_code == 200
-
-
-def test_malformed_cookies_are_ignored(sale):
-    client = client_of()
-    client.cookies.load({"sessionid": "\x01'; --", "csrftoken": "x", "messages": "x"})
-    assert client.get(f"/sales/{sale.slug}/").status_code == 200
-    assert buy(client, sale).status_code == 302
