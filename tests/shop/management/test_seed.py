@@ -27,7 +27,8 @@ def rows() -> list[int]:
 
 
 def test_seed_creates_consistent_sales_in_every_phase():
-    seed()
+    """With a complete catalogue, and accounts that can sign in."""
+    printed = seed()
     sales = Sale.objects.select_related("stock", "product")
     phases = [sale.phase() for sale in sales]
     assert phases.count("open") >= 5
@@ -41,15 +42,18 @@ def test_seed_creates_consistent_sales_in_every_phase():
     audits = list(audit_all())
     assert len(audits) == len(sales)
     assert all(audit.ok for audit in audits)
-
-
-def test_catalogue_is_complete():
-    seed()
     assert Product.objects.count() >= 12
     for product in Product.objects.all():
         assert all((product.name_zh, product.description, product.description_zh))
         picture = settings.BASE_DIR / "static" / product.picture
         assert picture.stat().st_size < 4096
+    assert PASSWORD in printed
+    for name, role in DEMO_ACCOUNTS.items():
+        assert name in printed
+        user = authenticate(username=name, password=PASSWORD)
+        assert user is not None
+        assert user.has_perm("locking.switch_lock") == role.startswith("staff:")
+        assert user.is_staff == role.startswith("staff")
 
 
 def test_second_seed_changes_nothing():
@@ -59,14 +63,3 @@ def test_second_seed_changes_nothing():
     seed()
     assert rows() == before
     assert Product.objects.get(slug="phone-x").name == "Phone Y"
-
-
-def test_printed_accounts_can_sign_in():
-    printed = seed()
-    assert PASSWORD in printed
-    for name, role in DEMO_ACCOUNTS.items():
-        assert name in printed
-        user = authenticate(username=name, password=PASSWORD)
-        assert user is not None
-        assert user.has_perm("locking.switch_lock") == role.startswith("staff:")
-        assert user.is_staff == role.startswith("staff")

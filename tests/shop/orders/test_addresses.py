@@ -6,7 +6,7 @@ from shop.errors import InvalidTransition
 from shop.models import DeliveryAddress, Order
 from shop.orders.addresses import mark_shipped, save_address, to_pack
 from shop.orders.service import cancel_order, pay_order
-from tests.shop.making import ADDRESS, a_customer, a_sale, hidden_fields, signed_in
+from tests.shop.making import ADDRESS, a_customer, a_sale, signed_in
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -85,15 +85,6 @@ def test_others_neither_see_nor_change_an_address(client, order) -> None:
     response = client.post(path(order), ADDRESS)
     assert response["Location"] == f"/accounts/sign-in/?next={order.get_absolute_url()}"
     assert not DeliveryAddress.objects.exists()
-
-
-def test_form_needs_its_token(li, order) -> None:
-    strict = signed_in(li, enforce_csrf_checks=True)
-    assert strict.post(path(order), ADDRESS).status_code == 403
-    pay_order(order=order)
-    token = hidden_fields(strict.get(order.get_absolute_url()).text)["csrfmiddlewaretoken"]
-    sent = {**ADDRESS, "csrfmiddlewaretoken": token}
-    assert strict.post(path(order), sent).status_code == 303
 
 
 def test_address_of_a_closed_order_is_fixed(shop, order) -> None:
