@@ -239,11 +239,8 @@ class Order(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     pay_by = models.DateTimeField(_("pay by"))
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
-    # See `shop.sales.stock_lock.LockUse`.
-    lock_backend = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
-    lock_token = models.BigIntegerField(null=True, editable=False)
-    lock_waited_us = models.PositiveIntegerField(null=True, editable=False)
-    lock_held_us = models.PositiveIntegerField(null=True, editable=False)
+    # The grant under which it was written: see `shop.sales.stock_lock.use_of`.
+    lock = models.JSONField(null=True, editable=False)
 
     class Meta:
         ordering = ["-created_at", "-pk"]
@@ -288,14 +285,6 @@ class Order(models.Model):
             "url": self.get_absolute_url(),
             "lock": self.lock,
         }
-
-    @property
-    def lock(self) -> dict[str, Any] | None:
-        """The lock under which the order was written, with times in ms; None if it is unknown."""
-        times = {"waited_ms": self.lock_waited_us, "held_ms": self.lock_held_us}
-        in_ms = {name: None if us is None else us / 1000 for name, us in times.items()}
-        found = {"backend": self.lock_backend, "token": self.lock_token, **in_ms}
-        return found if self.lock_backend else None
 
     @property
     def is_payable(self) -> bool:

@@ -28,7 +28,6 @@ urlpatterns = [
     path("sales/<slug:slug>/token/", pages.sale_token, name="sale-token"),
     path("sales/<slug:slug>/buy/", purchase.buy, name="buy"),
     path("api/sales/", api.sales, name="api-sales"),
-    path("api/sales/<slug:slug>/", api.sale, name="api-sale"),
     path("api/sales/<slug:slug>/stock/", api.stock, name="api-stock"),
     path("api/openapi.json", api.description, name="api-description"),
     path("sales/<slug:slug>/remind/", accounts.remind, name="remind"),

@@ -116,7 +116,7 @@ def place_of(*, sale: Sale, customer_id: int, is_buying: bool = False) -> Place 
 
 
 def _place(sale: Sale, customer_id: int, verb: str) -> Place | None:
-    room = _existing(sale)
+    room = existing_room(sale=sale)
     seen = _visit(room, sale, customer_id=customer_id, verb=verb)
     if seen.number is None:
         return None
@@ -133,7 +133,7 @@ def status_of(*, sale: Sale) -> RoomStatus:
     for; that also moves admission forward and, at the opening, draws the lottery. If Redis is
     unavailable, the state is "unavailable".
     """
-    room = _existing(sale)
+    room = existing_room(sale=sale)
     read = partial(_read_status, room, sale)
     return _status.get(sale.pk, read, fresh=STATUS_FRESH, max_age=STATUS_MAX_AGE)
 
@@ -161,7 +161,7 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         changed=seen.changed,
         opens_at=sale.opens_at,
         poll_seconds=max(1, math.ceil(waiting / settings.WAITING_ROOM_POLLS_PER_SECOND)),
-        generation=_existing(sale).generation,
+        generation=existing_room(sale=sale).generation,
     )
 
 
@@ -205,7 +205,8 @@ def record_of(*, room: Room) -> dict[str, Any]:
     }
 
 
-def _existing(sale: Sale) -> Room:
+def existing_room(*, sale: Sale) -> Room:
+    """Return the waiting room of a sale. Raise NotFound without one."""
     room = room_of(sale=sale)
     if room is None:
         raise NotFound

@@ -51,7 +51,7 @@ clear = _records.clear
 def room(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the room as it is for this visitor; the script keeps the page up to date."""
     sale = get_cached_sale(slug=slug).sale
-    found, now, place = _room_of(sale), service.status_of(sale=sale), None
+    found, now, place = service.existing_room(sale=sale), service.status_of(sale=sale), None
     if request.user.is_authenticated:
         try:
             place = service.place_of(sale=sale, customer_id=request.user.pk)
@@ -71,13 +71,6 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         **_waiting(now, place),
     }
     return render(request, "waiting_room/room.html", context)
-
-
-def _room_of(sale: Sale) -> Room:
-    found = service.room_of(sale=sale)
-    if found is None:
-        raise NotFound
-    return found
 
 
 def _view(now: RoomStatus, place: Place | None) -> str:
@@ -158,7 +151,7 @@ def positions(request: HttpRequest, slug: str, prefix: str) -> HttpResponse:
 
 
 def _record_of(sale: Sale) -> dict[str, Any]:
-    room, state = _room_of(sale), service.status_of(sale=sale).state
+    room, state = service.existing_room(sale=sale), service.status_of(sale=sale).state
     # A record without the seed is not kept beyond the draw.
     key = f"{room.pk}:{room.generation}:{state in ('before', 'shuffling')}"
     read = partial(service.record_of, room=room)

@@ -43,12 +43,7 @@ KEPT = re.compile("manage.py|Linux|SET NX")
 PHONE = {"viewport": {"width": 360, "height": 780}}
 LOOKS = [
     {"viewport": {"width": width, "height": 780}, "color_scheme": scheme, "locale": locale}
-    for width, scheme, locale in (
-        (360, "light", "zh-CN"),
-        (360, "dark", "en-GB"),
-        (1280, "light", "en-GB"),
-        (1280, "dark", "zh-CN"),
-    )
+    for width, scheme, locale in ((360, "light", "zh-CN"), (1280, "dark", "en-GB"))
 ]
 every_look = pytest.mark.parametrize(
     "look", LOOKS, ids=lambda look: f"{look['viewport']['width']}-{look['color_scheme']}"

@@ -13,7 +13,7 @@ from locking import LockError, policy
 from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome
 from tests.locking.policy.policy_worker import PolicyWorker, overlaps
-from tests.locking.policy.test_handover import delay_commit
+from tests.locking.policy.test_handover import activate, delay_commit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -29,17 +29,8 @@ def redis() -> Iterator[Redis]:
 
 @pytest.fixture
 def stores(settings, monkeypatch, redis) -> dict[str, Any]:
-    entry = {"TTL": 1.0, "TIMEOUT": 5.0}
-    settings.LOCKS = {
-        "redis": {**entry, "BACKEND": settings.LOCKS["redis"]["BACKEND"], "LOCATION": redis.url},
-        "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
-    }
-    settings.LOCK_POLICY = {"BACKEND": "redis"}
-    monkeypatch.setattr(active, "MAX_AGE", AGE)
-    monkeypatch.setattr(active, "FRESH", AGE / 2)
     monkeypatch.setattr(switching, "SWITCH_GRACE", GRACE)
-    policy.stored_policy()
-    return settings.LOCKS
+    return activate(settings, monkeypatch, redis.url, ttl=1.0, age=AGE)
 
 
 def switch_with_a_fault(number: int, redis: Redis) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -10,12 +10,10 @@ import pytest
 from django.db import (
     DatabaseError,
     InterfaceError,
-    OperationalError,
     connection,
     connections,
     transaction,
 )
-from django.db.models import QuerySet
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, policy
@@ -94,8 +92,7 @@ def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeyp
         answer.set()
 
 
-@pytest.mark.parametrize("ask", [policy.current, lambda: asyncio.run(active.acurrent())])
-def test_read_that_hangs_is_replaced(transactional_db, monkeypatch, ask) -> None:
+def test_read_that_hangs_is_replaced(transactional_db, monkeypatch) -> None:
     """The connection may have been cut in the middle, and then waits for ever."""
     answer, read, reads = threading.Event(), active.stored_policy, []
 
@@ -112,8 +109,8 @@ def test_read_that_hangs_is_replaced(transactional_db, monkeypatch, ask) -> None
     policy.invalidate()
     try:
         with pytest.raises(LockUnavailable):
-            ask()
-        until(partial(_answers, ask), "another read")
+            policy.current()
+        until(_answers, "another read")
         LockPolicy.objects.update(epoch=8)
         until(lambda: policy.current().epoch == 8, "the next read")
     finally:
@@ -123,19 +120,10 @@ def test_read_that_hangs_is_replaced(transactional_db, monkeypatch, ask) -> None
     assert policy.current().epoch == 8, "it has overwritten a newer policy"
 
 
-def _answers(ask: Callable[[], active.Policy]) -> bool:
+def _answers() -> bool:
     with suppress(LockUnavailable):
-        return ask().epoch == 7
+        return policy.current().epoch == 7
     return False
-
-
-def test_unavailable_database_raises_lock_unavailable(monkeypatch) -> None:
-    def gone(self, **which):
-        raise DatabaseError("away")
-
-    monkeypatch.setattr(QuerySet, "get_or_create", gone)
-    with pytest.raises(LockUnavailable), lock("a"):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -185,16 +173,6 @@ def test_switch_increases_the_epoch_and_writes_history() -> None:
     assert (last.epoch, last.to_backend, last.changed_by) == (3, "old", "bob")
 
 
-def test_fence_contains_the_epoch(new) -> None:
-    with lock("a") as lease:
-        first = lease.fence
-    switch(backend="new", force=True)
-    with lock("a") as lease:
-        assert lease.table is new
-        assert lease.fence[0] == 2
-        assert lease.fence > first, "the fence must grow although the tokens start again"
-
-
 def test_switch_exceeds_the_epochs_that_a_restored_policy_lacks() -> None:
     policy.current()
     epochs = [switch(backend="new", force=True, beyond=beyond).epoch for beyond in (0, 41, 5)]
@@ -219,13 +197,13 @@ def test_failed_switch_changes_nothing(wanted, error, new) -> None:
     assert not LockPolicyChange.objects.exists()
 
 
-@pytest.fixture(params=[OperationalError, InterfaceError])
-def refused_writes(request) -> Iterator[None]:
+@pytest.fixture
+def refused_writes() -> Iterator[None]:
     """Let the database refuse each UPDATE and INSERT."""
 
     def execute(run, sql, *args):
         if sql.startswith(("UPDATE", "INSERT")):
-            raise request.param("the database went away")
+            raise InterfaceError("the database went away")  # no DatabaseError
         return run(sql, *args)
 
     policy.current()

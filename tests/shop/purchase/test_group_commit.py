@@ -15,7 +15,6 @@ from locking import LockTimeout, policy
 from locking.policy import active
 from shop.purchase import group_commit
 from shop.purchase.group_commit import submit
-from shop.sales.stock_lock import LockUse
 from tests.shop.making import put_in_force
 
 pytestmark = pytest.mark.django_db
@@ -99,7 +98,7 @@ def group(settings, monkeypatch) -> Iterator[Group]:
         )
         monkeypatch.setattr(group_commit, "withdraw", group.write)
         for name in ("use_of", "record_lock"):  # the items are no orders
-            monkeypatch.setattr(group_commit, name, lambda *_, **__: LockUse())
+            monkeypatch.setattr(group_commit, name, lambda *_, **__: {})
         yield group
     assert not group_commit._queues, "a thread is still registered as leader"
 

@@ -2,11 +2,10 @@
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.utils import timezone
 
 from devservers.faults.waiting import until
 from locking import policy
-from locking.models import IdempotencyKey, LockPolicy, LockPolicyChange
+from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
 from tests.shop.making import a_customer, put_in_force, signed_in
@@ -64,16 +63,10 @@ def test_audit_requires_the_permission_to_change_sales(ben):
 @seen_by_threads
 def test_customers_are_shown_with_the_view_permission_only(ben, holder):
     holder("cart:4711")
-    done = {"status": 201, "headers": {}, "body": b"", "created_at": timezone.now()}
-    IdempotencyKey.objects.create(digest="d", user="4711", **done)
-    seen = {"view_heldlock": "cart:4711", "view_idempotencykey": "of user 4711"}
-    page = ben.get("/ops/").text
-    assert not [text for text in seen.values() if text in page]
-    for codename, text in seen.items():
-        ben_user = User.objects.get(username="ben")
-        ben_user.user_permissions.set(Permission.objects.filter(codename=codename))
-        page = ben.get("/ops/").text
-        assert [one for one in seen.values() if one in page] == [text]
+    assert "cart:4711" not in ben.get("/ops/").text
+    permission = Permission.objects.get(codename="view_heldlock")
+    User.objects.get(username="ben").user_permissions.add(permission)
+    assert "cart:4711" in ben.get("/ops/").text
 
 
 def test_permission_without_staff_status_is_403():
@@ -95,12 +88,12 @@ def test_switch_without_csrf_token_is_403():
 
 
 @seen_by_threads
-def test_cancelled_switch_is_shown(amy, holder):
+def test_switch_can_be_cancelled_once(amy, holder):
     holder("sale:1")
     amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
     assert amy.post("/ops/cancel/").status_code == 302
     page = amy.get("/ops/").text
-    assert "was cancelled" in page
+    assert "Cancelled." in page
     assert "Switching from" not in page
     assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
     amy.post("/ops/cancel/")

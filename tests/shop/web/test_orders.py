@@ -143,7 +143,7 @@ def test_order_names_the_lock_of_its_purchase(li, shop, settings, fulfilment, ba
 
 
 def test_order_of_an_earlier_version_names_no_lock(shop, order):
-    Order.objects.update(lock_backend=None, lock_token=None, lock_waited_us=None, lock_held_us=None)
+    Order.objects.update(lock=None)
     assert (
         shop.get(order.get_absolute_url(), headers={"Accept": "application/json"}).json()["lock"]
         is None
