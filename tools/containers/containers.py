@@ -2,10 +2,11 @@
 
     PORT=8000 COMPOSE_PROFILES=full .venv/bin/python tools/containers/containers.py [--check]
 
-Needs root on Debian. The images are the project's own and, in place of the official ones, images of
-the same names made of Debian's packages: same users, variables and health checks (the Containerfiles
-beside this module). With Docker and a registry, `docker compose up` needs none of this. --check ends
-once every health check passes. Each start begins without data, and the end removes all data.
+Needs root on Debian. The images are the project's own and, in place of the official ones, images
+of the same names made of Debian's packages: same users, variables and health checks (see the
+Containerfiles beside this module). With Docker and a registry, `docker compose up` needs none of
+this. --check ends once every health check passes. Each start begins without data, and the end
+removes all data.
 """
 
 import json
