@@ -28,9 +28,7 @@ from shop.errors import NotFound, ShopError
 from shop.models import User
 
 OVERSELL_IN_TEN_SECONDS = Plan(backends=("none", "redis"), disciplines=("naive",))
-PAUSED_HOLDER = Plan(
-    backends=("redis",), disciplines=("naive", "fenced"), fault="pause-holder"
-)
+PAUSED_HOLDER = Plan(backends=("redis",), disciplines=("naive", "fenced"), fault="pause-holder")
 PRESETS = {"oversell": OVERSELL_IN_TEN_SECONDS, "pause": PAUSED_HOLDER}
 """The load tests that anyone may start, by their names in forms."""
 TIME_LIMIT = 600

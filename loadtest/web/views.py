@@ -235,11 +235,11 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
 def preview(
     request: HttpRequest, language: str, run_id: UUID | None = None, name: str = ""
 ) -> HttpResponse:
-    """Return the picture of a result, or of a scenario's newest one, for links in other sites."""
+    """Return the picture of a result, or of a scenario's recording, for links in other sites."""
     if language not in dict(settings.LANGUAGES) or not (run_id or name in scenarios.SCENARIOS):
         raise Http404
     if not run_id:
-        found = {"scenarios": [learn.shown_result(name, runs.latest_of_scenarios())]}
+        found = {"scenarios": [learn.recording(name)]}
     elif not (found := runs.get_run(run_id).report or {}):
         raise Http404
     with translation.override(language):

@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
-from loadtest.scenarios.course import COURSE
 from loadtest.scenarios.export import recorded
 from loadtest.web import runs, tasks
 from shop.models import User
@@ -256,7 +255,6 @@ def test_scenario_result_needs_no_account(client, staff):
         chart = reverse("lab-chart", args=[scenario_run.pk, half, suffix])
         assert client.get(chart).status_code == status
     assert scenario_run.get_absolute_url() in client.get(reverse("learn-step", args=["setnx"])).text
-    assert client.get(reverse("learn")).text.count("Not run here yet.") == len(COURSE) - 1
     assert "SETNX without an expiry: as expected" not in client.get(reverse("lab")).text
     client.force_login(staff)
     assert "SETNX without an expiry: as expected" in client.get(reverse("lab")).text
@@ -290,5 +288,5 @@ def test_visitors_start_the_preset_until_their_limit(
         assert f'name="preset" value="{button}"' in result
     assert f'href="{reverse("learn")}">Start the course' in result
     client.post(reverse("lab-start"), {"preset": "pause"})
-    paused = LabRun.objects.get(report=None)
+    paused = LabRun.objects.latest("created_at")
     assert Plan(**paused.plan).command() == runs.PAUSED_HOLDER.command()
