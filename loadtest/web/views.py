@@ -280,4 +280,4 @@ def _heading(run: LabRun) -> str:
 def _headline(run: LabRun) -> str:
     """Return the result of a run in a sentence, or its state."""
     has_sentence = run.report and run.kind == LabRun.Kind.RUN
-    return report.sentence(run.report["runs"]) if run.report and has_sentence else _heading(run)
+    return report.headline(run.report["runs"]) if run.report and has_sentence else _heading(run)
