@@ -46,6 +46,8 @@ def test_visitor_plays_without_script(client: Client, db: None, game: UUID) -> N
     assert "You did it." in text
     assert "Both buyers read the same number" in text
     assert "2 sold of 1" in text
+    assert 'value="expire">Next level: SETNX, then EXPIRE' in text
+    assert "Levels: 1 of 5 won" in text
 
 
 def test_current_lines_are_marked(client: Client, db: None, game: UUID) -> None:
