@@ -74,6 +74,11 @@ def _page(request: HttpRequest, game: UUID, state: dict[str, Any], note: str = "
         request.session["levels"] = won = [*won, state["level"]]
     names = list(LEVELS)
     following = names[names.index(state["level"]) + 1 :]
+    wrote = {
+        one["actor"] for one in state["events"] if (one["do"], one.get("type")) == ("write", "ok")
+    }
+    for one in state["buyers"]:
+        one["has_written"] = f"buyer {one['name']}" in wrote
     context = {
         "game": game,
         "won": won,
