@@ -5,7 +5,7 @@ from typing import Any
 
 CURVE_POINTS = 120
 NAMES = ("backend", "discipline", "repeat")
-SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
+SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
 """The figures of a finished run that the page shows while others are still running."""
 
 
