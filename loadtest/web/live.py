@@ -18,8 +18,9 @@ def context(run: LabRun) -> dict[str, Any]:
     over, now = run.progress.get("over", []), run.progress.get("run")
     if over and now is None:  # between two runs, the last one stays
         *over, now = over
-        served = 0 if now["verdict"] == "not-run" else run.plan["buyers"]
-        now = {**now, "requested": "none", "buyers": served, "served": served}
+        buyers_of = run.plan["buyers"]
+        served = 0 if now["verdict"] == "not-run" else buyers_of
+        now = {**now, "requested": "none", "buyers": buyers_of, "served": served}
     found = {"so_far": report.sentence(over) if over else "", "oversold": "", "offered": ""}
     if now is None:
         return found

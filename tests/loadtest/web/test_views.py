@@ -257,7 +257,9 @@ def test_scenario_result_needs_no_account(client, staff):
     assert scenario_run.get_absolute_url() in client.get(reverse("learn-step", args=["setnx"])).text
     assert "SETNX without an expiry: as expected" not in client.get(reverse("lab")).text
     client.force_login(staff)
-    assert "SETNX without an expiry: as expected" in client.get(reverse("lab")).text
+    lab = client.get(reverse("lab")).text
+    assert "SETNX without an expiry: as expected" in lab
+    assert f'<small class="quiet"><time datetime="{scenario_run.created_at.isoformat()}"' in lab
     assert client.post(reverse("lab-play", args=["earthquake"])).status_code == 404
 
 
