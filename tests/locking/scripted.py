@@ -14,7 +14,7 @@ from locking.backends.base import Backend
 from locking.claims import Claim, Grant, Held
 from locking.exceptions import LockUnavailable
 from locking.handler import create
-from tests.locking.backends.memory_store import MemoryBackend, Row
+from tests.locking.backends.memory_store import MemoryBackend, Row, server
 
 PATH = "tests.locking.scripted.ScriptedBackend"
 
@@ -40,6 +40,15 @@ class ScriptedBackend(MemoryBackend):
         """Grant even if the claim was cancelled."""
         self._prefix = f"{next(_serial)}:"
         """Of the names in the store, which all backends in memory share."""
+
+    @property
+    def tokens(self) -> int:
+        """The last token that the store has granted; a test may set it."""
+        return server.last_token
+
+    @tokens.setter
+    def tokens(self, last: int) -> None:
+        server.last_token = last
 
     def then(self, call: str, *steps: Callable[[], object]) -> None:
         """Run `steps` before the next calls of `call`; a step may raise."""
