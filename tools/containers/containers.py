@@ -2,10 +2,11 @@
 
     PORT=8000 COMPOSE_PROFILES=full .venv/bin/python tools/containers/containers.py [--check]
 
-Needs root on Debian. The images are the project's own and, in place of the official ones, images of the same
-names made of Debian's packages: same users, variables, health checks and ports (the Containerfiles beside this
-module). With a registry and Docker, `docker compose up` needs none of this. --check ends once every health check
-passes. Each start begins without data, and the end removes all data.
+Needs root on Debian. The images are the project's own and, in place of the official ones, images
+of the same names made of Debian's packages: same users, variables and health checks (see the
+Containerfiles beside this module). With Docker and a registry, `docker compose up` needs none of
+this. --check ends once every health check passes. Each start begins without data, and the end
+removes all data.
 """
 
 import json
@@ -88,11 +89,14 @@ class Containers:
         os.environ.update(variables)
         services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
         profiles = {*os.environ["COMPOSE_PROFILES"].split(","), None} - {""}
-        self.services = [
-            name
+        self.services = {
+            name: service
             for name, service in services.items()
             if profiles & set(service.get("profiles", [None]))
-        ]
+        }
+
+    def replicas(self, name: str) -> int:
+        return int(self.services[name].get("deploy", {}).get("replicas", 1))
 
     def compose(self, *command: str) -> str:
         program = Path(sys.executable).with_name("podman-compose")
@@ -108,8 +112,9 @@ class Containers:
         return run("podman", "ps", project, *label, "--format={{.Names}}").split()
 
     def start(self, services: Sequence[str]) -> None:
-        """Start services and wait for their health checks, which this podman does not run itself."""
-        self.compose("up", "-d", "--no-deps", "--no-recreate", *services)
+        """Start services; run their health checks, as Docker does, until all succeed."""
+        scale = [f"--scale={name}={self.replicas(name)}" for name in services]
+        self.compose("up", "-d", "--no-deps", "--no-recreate", *scale, *services)
         deadline = time.monotonic() + HEALTHY_SECONDS
         waiting = [name for service in services for name in self.names(service)]
         while waiting:

@@ -140,10 +140,3 @@ def test_message_is_the_owner_of_its_key(finished):
     lock.owner = "message"  # as locking.jobs.unique does
     with lock as lease:
         assert lease.owner == "message"
-
-
-def test_tracing_is_off_by_default():
-    tracing.tracer.cache_clear()
-    with locks["redis"].lock("report:7") as lease:
-        assert lease.claim.trace is None
-        assert "@" not in lease.owner

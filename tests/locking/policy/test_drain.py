@@ -148,12 +148,22 @@ def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> Non
     assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(old, monkeypatch) -> None:
-    old.ttl = 0.2
+def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(apart, old, monkeypatch) -> None:
     monkeypatch.setattr(old.backend, "capabilities", replace(old.capabilities, lists_holders=False))
-    began = time.monotonic()
-    switch(backend="new")
-    assert time.monotonic() - began >= AGE + old.ttl
+    ahead, looks = [0.0], []
+
+    def clock() -> float:
+        looks.append(ahead[0])
+        return active.clock() + ahead[0]
+
+    monkeypatch.setattr(switching, "clock", clock)
+    switched = apart(switch, backend="new")
+    until(lambda: looks, "the first step")
+    ahead[0] = old.ttl - 1
+    until(lambda: looks.count(ahead[0]) > 5, "further steps")
+    assert not switched.done()
+    ahead[0] = old.ttl + 1
+    assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
 def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
