@@ -147,7 +147,9 @@ class Containers:
         self.start([name for name in self.services if name not in stores and name != "migrate"])
 
     def down(self) -> None:
-        self.compose("down", "--volumes", "--timeout=30")
+        if names := self.names():  # podman-compose forgets the second of a service
+            run("podman", "rm", "--force", "--time=30", *names)
+        self.compose("down", "--volumes")
 
     def privileges(self) -> dict[str, str]:
         """Return, for each container that has any, what it may do beyond an ordinary user."""
