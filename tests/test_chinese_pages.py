@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from loadtest.scenarios.course import COURSE
 from shop.models import Order, Sale, User
-from tests.shop.making import put_in_force
+from tests.shop.making import put_in_force, signed_in
 from tests.test_wording import banned_chinese
 
 pytestmark = pytest.mark.django_db
@@ -84,13 +84,7 @@ def english(html: str) -> set[str]:
     return found
 
 
-@pytest.fixture
-def shop() -> None:
-    put_in_force("redis")
-    call_command("seed", stdout=StringIO())
-
-
-def wrong(client: Client, paths: list[str]) -> dict[str, set[str]]:
+def wrong(client: Client, *paths: str) -> dict[str, set[str]]:
     """Return the English or unidiomatic texts of each page."""
     found = {}
     for path in paths:
@@ -103,35 +97,23 @@ def wrong(client: Client, paths: list[str]) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.usefixtures("shop")
-def test_pages_of_the_shop_are_chinese() -> None:
+def test_pages_are_chinese() -> None:
+    """Of visitors, a customer and staff."""
+    put_in_force("redis")
+    call_command("seed", stdout=StringIO())
+    sales, order = list(Sale.objects.all()), Order.objects.all()[0]
+    names = ("learn", "learn-grid", "learn-questions", "home", "products", "login", "sign-up")
     paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
-    paths += [
-        reverse(name) for name in ("learn", "learn-grid", "home", "products", "login", "sign-up")
-    ]
-    paths += [sale.get_absolute_url() for sale in Sale.objects.all()]
-    paths += [reverse("room", args=["backpack"]), reverse("learn-questions")]
-    paths += [reverse("product", args=[Sale.objects.all()[0].product.slug]), "/nothing-here/"]
-    assert wrong(Client(), paths) == {}
-
-
-@pytest.mark.usefixtures("shop")
-def test_pages_of_a_customer_are_chinese() -> None:
-    client, order = Client(), Order.objects.all()[0]
-    client.force_login(order.customer)
-    paths = [reverse(name) for name in ("learn", "home", "orders", "profile", "password")]
-    paths += [reverse("order", args=[order.number]), order.sale.get_absolute_url()]
-    paths += [reverse("ops"), reverse("room", args=["backpack"])]  # 403, and the room
-    assert wrong(client, paths) == {}
-
-
-@pytest.mark.usefixtures("shop")
-def test_pages_of_staff_are_chinese() -> None:
-    client = Client()
-    client.force_login(User.objects.get(username="amy"))
-    paths = [reverse(name) for name in ("ops", "lab", "lab-command")]
-    assert wrong(client, paths) == {}
-    [texts] = wrong(client, [reverse("admin:shop_sale_add")]).values()
+    paths += [*map(reverse, names), *(sale.get_absolute_url() for sale in sales)]
+    paths += [reverse("product", args=[sales[0].product.slug]), "/nothing-here/"]
+    room = reverse("room", args=["backpack"])
+    assert wrong(Client(), *paths, room) == {}
+    names = ("home", "orders", "profile", "password", "ops")  # the last one is 403
+    paths = [reverse("order", args=[order.number]), order.sale.get_absolute_url(), room]
+    assert wrong(signed_in(order.customer), *map(reverse, names), *paths) == {}
+    staff = signed_in(User.objects.get(username="amy"))
+    assert wrong(staff, *map(reverse, ("ops", "lab", "lab-command"))) == {}
+    [texts] = wrong(staff, reverse("admin:shop_sale_add")).values()
     assert texts == {"Add link", "Change or view list link", "Model name"}  # Django's own
 
 

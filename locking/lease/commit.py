@@ -50,9 +50,6 @@ class _Release:
             logger.warning("Lock %s not released cleanly", lease.name, exc_info=True)
 
     def __del__(self) -> None:
-        if not self._leases:
-            return
-        if threading.get_ident() == self._thread:
+        # The garbage collector may run in any thread, and must not wait for a store there.
+        if self._leases and threading.get_ident() == self._thread:
             self.release()
-        else:  # the garbage collector runs anywhere
-            self._leases[0].table.renewer.left_behind.put(self._leases[0])

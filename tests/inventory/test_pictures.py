@@ -14,10 +14,11 @@ from django.test import Client
 from PIL import ExifTags, Image
 
 from inventory.models import Product, validate_picture
-from shop.models import User
 from shop.platform import shared_pages
-from tests.shop.making import a_sale, put_in_force, signed_in
+from tests.shop.conftest import amy, in_force
+from tests.shop.making import a_sale
 
+__all__ = ["amy", "in_force"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 GOOD = "products/kettle.svg"
@@ -34,11 +35,6 @@ HOSTILE = [
 STORED = [*HOSTILE, f" {GOOD}", f"{GOOD}\n", "a\0b.svg", "x" * 120]
 WELL_FORMED = ("products/none.svg", "products/kettle.svg/x.svg")
 FOREIGN = "//evil.example/x.svg"
-
-
-@pytest.fixture
-def amy() -> Client:
-    return signed_in(User.objects.create_superuser("amy"))
 
 
 def product_form(picture: str) -> dict[str, str]:
@@ -71,9 +67,7 @@ def test_import_refuses_a_bad_picture(tmp_path: Path):
 
 
 @pytest.mark.parametrize("picture", [FOREIGN, *WELL_FORMED])
-def test_pages_survive_a_bad_picture_in_the_database(picture, client):
-    put_in_force("process")
-    cache.clear()
+def test_pages_survive_a_bad_picture_in_the_database(picture, in_force, client):
     sale = a_sale()
     Product.objects.update(picture=picture)
     for path in ("/", "/products/", f"/products/{sale.product.slug}/", f"/sales/{sale.slug}/"):

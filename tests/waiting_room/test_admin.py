@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from shop.models import User
-from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.shop.conftest import amy, in_force
+from tests.shop.making import a_customer, a_sale, signed_in
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
 from waiting_room.models import Room
 
-pytestmark = pytest.mark.django_db
+__all__ = ["amy", "in_force"]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 LIST = "/admin/waiting_room/room/"
-
-
-@pytest.fixture(autouse=True)
-def _clean(db: None) -> None:
-    put_in_force("process")
-    cache.clear()
-
-
-@pytest.fixture
-def amy() -> Client:
-    return signed_in(User.objects.create_superuser("amy"))
 
 
 def act(client: Client, action: str, *rooms: Room, **form: object):

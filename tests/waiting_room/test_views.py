@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from django.core.cache import cache
 from django.db import OperationalError
 from django.test import Client
 
@@ -13,20 +12,20 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from shop.models import Sale
 from shop.purchase import admission
-from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.shop.conftest import in_force
+from tests.shop.making import a_customer, a_sale, signed_in
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import service, store, views
 from waiting_room.estimate import estimate
 
+__all__ = ["in_force"]
 pytestmark = pytest.mark.django_db
 JSON = {"accept": "application/json"}
 LONG = "The next units come at noon. " * 6 + "Please stay. Thanks, all"
 
 
 @pytest.fixture(autouse=True)
-def _clean(db: None) -> None:
-    put_in_force("process")
-    cache.clear()
+def _clean(in_force: None) -> None:
     views.clear()
 
 

@@ -74,9 +74,16 @@ def install() -> None:
 def build() -> None:
     """Build the stand-ins and the shop's image; podman keeps the layers that have not changed."""
     options = ["--network=host", "--isolation=chroot", "--quiet"]
-    for name, tag in IMAGES.items():
-        say(f"Building {tag.rpartition('/')[2]} ...")
-        run("podman", "build", *options, "-f", HERE / f"{name}.Containerfile", "-t", tag, HERE)
+    with tempfile.TemporaryDirectory() as folder:
+        # Those that this machine trusts: the package index may be behind a proxy of its own.
+        shutil.copy2("/etc/ssl/certs/ca-certificates.crt", folder)
+        for file in HERE.glob("*.sh"):
+            shutil.copy2(file, folder)
+        for name, tag in IMAGES.items():
+            say(f"Building {tag.rpartition('/')[2]} ...")
+            run(
+                "podman", "build", *options, "-f", HERE / f"{name}.Containerfile", "-t", tag, folder
+            )
     say("Building seckill ...")
     run("podman", "build", *options, "-t", "localhost/seckill", ROOT)
 
@@ -113,8 +120,9 @@ class Containers:
 
     def start(self, services: Sequence[str]) -> None:
         """Start services; run their health checks, as Docker does, until all succeed."""
-        scale = [f"--scale={name}={self.replicas(name)}" for name in services]
-        self.compose("up", "-d", "--no-deps", "--no-recreate", *scale, *services)
+        for name in services:  # podman-compose takes one --scale
+            scale = f"--scale={name}={self.replicas(name)}"
+            self.compose("up", "-d", "--no-deps", "--no-recreate", scale, name)
         deadline = time.monotonic() + HEALTHY_SECONDS
         waiting = [name for service in services for name in self.names(service)]
         while waiting:
@@ -131,6 +139,7 @@ class Containers:
         return done.returncode == 0
 
     def up(self) -> None:
+        self.down()  # of a start that was killed
         stores = [name for name in self.services if name.startswith(STORES_FIRST)]
         self.start(stores)
         self.compose("run", "--rm", "--no-deps", "-T", "migrate")
@@ -138,7 +147,9 @@ class Containers:
         self.start([name for name in self.services if name not in stores and name != "migrate"])
 
     def down(self) -> None:
-        self.compose("down", "--volumes", "--timeout=30")
+        if names := self.names():  # podman-compose forgets the second of a service
+            run("podman", "rm", "--force", "--time=30", *names)
+        self.compose("down", "--volumes")
 
     def privileges(self) -> dict[str, str]:
         """Return, for each container that has any, what it may do beyond an ordinary user."""

@@ -222,6 +222,7 @@ def test_failed_run_shows_its_error_and_frees_the_slot(client, staff, monkeypatc
 def test_two_runs_can_be_compared(client, staff, sent):
     done = {"plan": asdict(SMALL), "state": LabRun.State.DONE, "slot": None}
     finished = LabRun.objects.create(**done, report=load_test(SMALL))
+    finished.refresh_from_db()  # with lists, as JSON has no tuples
     client.force_login(staff)
     client.post(reverse("lab-again", args=[finished.pk]))
     other = LabRun.objects.exclude(pk=finished.pk).get()

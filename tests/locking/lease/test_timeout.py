@@ -12,7 +12,7 @@ from devservers.faults.waiting import until
 from locking import Lock, LockTimeout, lock, locks, policy
 from locking.testing.calls import in_thread
 
-pytestmark = pytest.mark.django_db(transaction=True)
+with_rows = pytest.mark.django_db(transaction=True)
 
 KNOWS_SINCE = {"redis", "database", "process"}
 
@@ -34,7 +34,9 @@ def timed_out(alias: str, timeout: float) -> LockTimeout:
 
 
 @pytest.mark.stores
-@pytest.mark.parametrize("alias", ["redis", "database", "process", "zookeeper"])
+@pytest.mark.parametrize(
+    "alias", ["redis", pytest.param("database", marks=with_rows), "process", "zookeeper"]
+)
 def test_error_names_the_holder(alias, request):
     if alias == "zookeeper":
         request.getfixturevalue("zookeeper")
@@ -54,6 +56,7 @@ def test_error_names_the_holder(alias, request):
             assert f"{error.since:%H:%M:%S} UTC" in str(error)
 
 
+@with_rows
 def test_error_of_the_active_lock_names_the_holder():
     with locks[policy.current().backend].lock("report:7") as lease:
         wait = lock("report:7", timeout=0.1)

@@ -1,6 +1,7 @@
 """Switches between real stores, with holders and waiters in other processes."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -55,6 +56,41 @@ def worker(stores, database_url) -> Iterator[Callable[[], PolicyWorker]]:
     """Start processes that use the same policy."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE))
+
+
+def delay_commit(seconds: float) -> None:
+    """Let the next COMMIT of this thread's connection take that long."""
+    commit = connection.commit
+
+    def slow() -> None:
+        connection.commit = commit
+        ended = active.clock() + seconds
+        until(lambda: active.clock() >= ended, "the end of the delay")
+        commit()
+
+    connection.commit = slow
+
+
+def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
+    """A1: the drain was measured from before the commit, so it was over when it began."""
+    workers = [worker() for _ in range(3)]
+
+    def wait_for_grants(epoch: int, seconds: float = 0.0) -> None:
+        ended = time.monotonic() + seconds
+        for each in workers:
+            until(lambda each=each: epoch in each.epochs(), f"a grant of epoch {epoch}")
+        until(lambda: time.monotonic() > ended, "further grants")
+
+    for each in workers:
+        each.contend(["sale:1"], idle=0.02)
+    wait_for_grants(1)
+    for epoch, backend in enumerate(("database", "redis", "database"), start=2):
+        delay_commit(1.5 * AGE)
+        assert switch(backend=backend).epoch == epoch
+        wait_for_grants(epoch, seconds=2 * AGE)
+    grants = [grant for each in workers for grant in each.stop()]
+    assert {grant.epoch for grant in grants} == {1, 2, 3, 4}
+    assert overlaps(grants) == []
 
 
 def test_transaction_with_an_old_snapshot_sees_the_switch(stores, apart) -> None:

@@ -86,6 +86,7 @@ def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeyp
     policy.current()
     policy.invalidate()
     monkeypatch.setattr(active, "stored_policy", slow)
+    monkeypatch.setattr("locking.policy.lock.LAST_READ", 0.05)
     try:
         asyncio.run(ask())
     finally:
