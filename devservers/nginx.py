@@ -29,15 +29,13 @@ class Nginx(Server):
         for theirs, ours in (
             ("listen 8080;", f"listen {HOST}:{self.port};"),
             ("web:8000;", f"{self.web};"),
-            ("127.0.0.11 ", f"{self.resolver} "),
-            ("proxy_cache_path /tmp/", f"proxy_cache_path {self.data}/"),
+            ("${NGINX_LOCAL_RESOLVERS}", self.resolver),
+            (" /tmp/", f" {self.data}/"),
         ):
             assert theirs in text
             text = text.replace(theirs, ours)
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        folders = "".join(f"{kind}_temp_path {self.data / kind};\n" for kind in kinds)
         file = self.folder / "nginx.conf"
-        file.write_text(text.replace("http {", f"http {{\n{folders}", 1))
+        file.write_text(text)
         own = f"daemon off; pid {self.folder / 'pid'};" + (" user root;" * (os.geteuid() == 0))
         options = ["-e", "stderr", "-p", str(self.folder), "-c", str(file), "-g", own]
         return [required("nginx"), *options]

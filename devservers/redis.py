@@ -40,7 +40,7 @@ class Redis(Server):
         return [self._program(), *options, *self.config]
 
     def is_ready(self) -> bool:
-        return self.send(b"PING\r\n").startswith(b"+PONG")
+        return self.send(b"PING\r\n").startswith((b"+PONG", b"-NOAUTH"))
 
     def execute(self, *statements: str) -> None:
         for statement in statements:

@@ -7,13 +7,12 @@ from celery import shared_task
 from django.contrib.sessions.backends.db import SessionStore
 
 from locking.jobs.run_once import run_once
-from shop.administration import alerts
+from shop.administration import alerts, sale_management
 from shop.mail import service as mail
 from shop.orders import service as orders
 from shop.payments import service as payments
 from shop.purchase import tokens
 from shop.reservations.reconciliation import reconcile_all
-from shop.sales import quotas
 
 
 def _scheduled(service: Callable[[], object], *, seconds: int = 60) -> Any:
@@ -27,7 +26,7 @@ expire_unpaid_orders = _scheduled(orders.expire_unpaid_orders)
 audit_stock = _scheduled(alerts.audit_stock, seconds=120)
 time_out_payments = _scheduled(payments.time_out_payments)
 refund_payments = _scheduled(payments.refund_payments)
-prune_quotas = _scheduled(quotas.prune_quotas)
+prune_quotas = _scheduled(sale_management.prune_quotas)
 send_mail = _scheduled(mail.send_mail)
 delete_old_mail = _scheduled(mail.delete_old_mail)
 

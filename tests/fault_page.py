@@ -21,9 +21,10 @@ from typing import Any
 import django
 
 from devservers.programs import installed
+from loadtest.kernel import marked
 from tests.fault_rows import ROWS
 
-START, END = "<!-- faults -->\n", "<!-- /faults -->"
+PART = "faults"
 BACKENDS = (
     "none",
     "process",
@@ -48,41 +49,38 @@ def page_of(reports: Sequence[dict[str, Any]], machine: str) -> str:
     missing = ", ".join(row for row in ROWS if row not in there) or "none"
     seconds = sum(report["seconds"] for report in reports)
     summary = f"{held} of {len(runs)} tests passed in {seconds:.0f} s; rows without: {missing}. "
-    return "\n".join([*textwrap.wrap(summary + machine, 100), "", *matrix(runs), "", *table(runs)])
+    return "\n".join(["", *textwrap.wrap(summary + machine, 100), "", matrix(runs), table(runs)])
 
 
-def matrix(runs: Sequence[Run]) -> list[str]:
+def matrix(runs: Sequence[Run]) -> str:
     """Return a line per row and a column per backend: tests that held, faults injected."""
-    lines = _head("row", "fault", "guarantee", *BACKENDS, ANY, "judged by")
+    lines = []
     for row, (fault, promised) in ROWS.items():
         of = [run for run in runs if run["row"] == row]
         cells = [_cell([run for run in of if _column(run) == one]) for one in (*BACKENDS, ANY)]
-        lines.append(_line(row, fault, promised, *cells, _judges(of)))
-    return lines
+        lines.append([row, fault, promised, *cells, _judges(of)])
+    return marked.table(["row", "fault", "guarantee", *BACKENDS, ANY, "judged by"], _cells(lines))
 
 
-def table(runs: Sequence[Run]) -> list[str]:
+def table(runs: Sequence[Run]) -> str:
     """Return a line per test, with the results of all its backends."""
     by: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda one: (list(ROWS).index(one["row"]), one["test"])):
         by.setdefault((run["row"], run["test"]), []).append(run)
-    lines = _head("row", "backend", "injected", "observed", "s", "verdict", "test")
+    lines = []
     for (row, test), some in by.items():
         backends = ", ".join(sorted({run["backend"] for run in some}))
         injected = ("XF: " if some[0]["xf"] else "") + _tally(some, "fired")
         seconds = f"{sum(run['seconds'] for run in some):.0f}"
         verdict = "ok" if all(run["verdict"] == "ok" for run in some) else "**failed**"
         observed = _tally(some, "seen")
-        lines.append(_line(row, backends, injected, observed, seconds, verdict, f"`{test}`"))
-    return lines
+        lines.append([row, backends, injected, observed, seconds, verdict, f"`{test}`"])
+    names = ["row", "backend", "injected", "observed", "s", "verdict", "test"]
+    return marked.table(names, _cells(lines))
 
 
-def _head(*names: str) -> list[str]:
-    return [_line(*names), _line(*("---" for _ in names))]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+def _cells(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[cell.replace("|", "/") for cell in row] for row in rows]
 
 
 def _column(run: Run) -> str:
@@ -128,10 +126,8 @@ def machine() -> str:
 
 def main(page: Path, *files: Path) -> None:
     """Replace the text between the page's markers by the tables of the reports."""
-    head, _, rest = page.read_text().partition(START)
-    _, _, tail = rest.partition(END)
     reports = [json.loads(file.read_text()) for file in files]
-    page.write_text(f"{head}{START}\n{page_of(reports, machine())}\n\n{END}{tail}")
+    marked.write(page, PART, page_of(reports, machine()) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The docs match the code: links, files, names, settings, metrics and alerts exist.
+"""The docs match the code: links, files, names and settings exist.
 
 Their code blocks are tested in tests/docs/.
 """
@@ -10,11 +10,7 @@ from pkgutil import resolve_name
 from unittest.mock import patch
 
 import pytest
-from prometheus_client.metrics import MetricWrapperBase
 
-import locking.metrics
-import shop.administration.alerts
-import shop.platform.metrics
 from shop.purchase.place_order import RECOVERY
 from tests.docs.pages import CURRENT, DOCS, PAGES, ROOT, page_id, without_blocks
 
@@ -93,21 +89,6 @@ def test_every_system_check_of_the_shop_is_documented() -> None:
     ids |= {f"shop.{number}" for number in re.findall(r'"(E0\d\d)"', sources)}
     assert {"shop.E001", "shop.W001"} <= ids
     assert {name for name in ids if name not in text_of("reference/settings.md")} == set()
-
-
-def test_every_metric_and_alert_is_documented() -> None:
-    metrics = [
-        family.name + ("_total" if family.type == "counter" else "")
-        for module in (locking.metrics, shop.administration.alerts, shop.platform.metrics)
-        for metric in vars(module).values()
-        if isinstance(metric, MetricWrapperBase)
-        for family in metric.describe()
-    ]
-    alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/alerts.yml").read_text())
-    assert len(metrics) > 5
-    assert len(alerts) > 5
-    page = text_of("reference/metrics.md")
-    assert {name for name in [*metrics, *alerts] if f"`{name}`" not in page} == set()
 
 
 def glossary() -> list[tuple[str, str]]:

@@ -4,7 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from tests.fault_page import END, START
+from loadtest.kernel import marked
+from tests.fault_page import PART
 from tests.fault_rows import ROWS, SUITE
 
 TESTS = Path(__file__).resolve().parent
@@ -23,7 +24,7 @@ def rows_of(test: ast.FunctionDef) -> set[str]:
     return found
 
 
-def marked() -> set[tuple[str, str]]:
+def marked_tests() -> set[tuple[str, str]]:
     """(row, test) of all that are marked."""
     found = set()
     for path in TESTS.rglob("*.py"):
@@ -46,8 +47,9 @@ def marked() -> set[tuple[str, str]]:
 
 
 def test_the_page_has_all_marked_tests_and_no_other() -> None:
-    table = PAGE.read_text().partition(START)[2].partition(END)[0]
+    before, after = marked.around(PAGE, PART)
+    table = PAGE.read_text().removeprefix(before).removesuffix(after)
     named = set(re.findall(r"^\| (\w+) \|.*`(\S+\.py::\S+)` \|", table, re.MULTILINE))
-    assert named == marked()
+    assert named == marked_tests()
     assert {row for row, _ in named} == set(ROWS)
     assert "**failed**" not in table

@@ -1,4 +1,4 @@
-"""Folders and modules stay small, docstrings read plainly, and tests use public names."""
+"""Folders and modules stay small, and docstrings read plainly."""
 
 import ast
 import re
@@ -18,18 +18,9 @@ PACKAGES = (
 MODULES_PER_FOLDER = 14
 MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 11}
 LINES_PER_MODULE = 400
-PRIVATE_NAMES_IN_TESTS = 30
 QUESTION = re.compile(
     r"(What|Whether|Who|Whoever|Whatever|Nobody|Somebody|Where|That|How|As for)\b"
 )
-FOREIGN = {"_meta", "_default_manager", "_exit", "_getframe", "_registry", "_messages"} | {
-    "_replace",
-    "_call",
-    "_data_watchers",
-    "_labelnames",
-    *("_api_retrieve", "_confirm", "_export", "_list", "_report_failure", "_webhooks"),
-}
-"""Underscored names of the standard library, Django, kazoo, prometheus_client and localstripe."""
 
 
 def modules() -> list[Path]:
@@ -85,49 +76,3 @@ def test_every_module_has_tests() -> None:
 def test_only_the_registry_hooks_into_fork() -> None:
     hooks = [file for file in modules() if "register_at_fork" in file.read_text()]
     assert hooks == [ROOT / "locking" / "fork.py"]
-
-
-def private_names(source: str) -> list[str]:
-    """Return the underscored names of other objects that a test module uses.
-
-    Those that the module defines itself do not count: they belong to its own classes.
-    """
-    nodes = list(ast.walk(ast.parse(source)))
-    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)} | {
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
-    }
-    used = [
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls")
-    ]
-    for node in nodes:  # monkeypatch.setattr(module, "_name", ...), patch.object(module, "_name")
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "object")):
-            used += [str(word.value) for word in node.args[1:2] if isinstance(word, ast.Constant)]
-    return [
-        name
-        for name in used
-        if name.startswith("_") and not name.startswith("__") and name not in own | FOREIGN
-    ]
-
-
-def test_tests_use_few_private_names() -> None:
-    found = {
-        str(file.relative_to(ROOT)): names
-        for file in sorted((ROOT / "tests").rglob("*.py"))
-        if (names := private_names(file.read_text()))
-    }
-    assert sum(map(len, found.values())) <= PRIVATE_NAMES_IN_TESTS, found
-
-
-def test_private_names_are_found() -> None:
-    source = """
-class Own:
-    def _mine(self): self._field = 1
-Own()._mine(); Own()._field; model._meta; x.__dict__
-cache._entries
-monkeypatch.setattr(policy, "_row", None)
-"""
-    assert private_names(source) == ["_entries", "_row"]

@@ -23,14 +23,13 @@ from devservers.programs import required
 from inventory.models import StockMovement
 from locking import locks, policy
 from shop.errors import Overloaded
-from shop.models import Order, Sale, User
-from shop.purchase.place_order import place_order
+from shop.models import Order, Sale
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
-from shop.reservations.reserve import reservation_status, reserve
-from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.late_buyer import LateBuyer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.purchases import buy
+from tests.shop.queued import ask, status
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -51,23 +50,6 @@ def mariadb(program: str, *options: str) -> list[str]:
     where = connection.settings_dict
     port = f"--port={where['PORT']}"
     return [required(program), f"--host={HOST}", port, "--user=root", *options, where["NAME"]]
-
-
-def buy(sale: Sale) -> Order:
-    return place_order(
-        PurchaseRequest(customer_id=a_customer().pk, sale=fresh(sale), quantity=1, key="k")
-    ).order
-
-
-def ask(sale: Sale, customer: User | None = None) -> tuple[int, str]:
-    """Reserve a piece: the customer, and his ticket."""
-    pk = (customer or a_customer()).pk
-    told = reserve(PurchaseRequest(customer_id=pk, sale=fresh(sale), quantity=1, key="k"))
-    return pk, told.url.rstrip("/").rpartition("/")[2]
-
-
-def is_won(customer: int, token: str) -> bool:
-    return reservation_status(customer_id=customer, token=token).status == "won"
 
 
 @contextmanager
@@ -135,7 +117,7 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         # The time that will be lost: the lock is switched twice, and everybody buys.
         for backend in ("database", "redis"):
             lost_epoch = policy.switch(backend=backend, force=True).epoch
-        lost_order = buy(direct)
+        lost_order = buy(direct).order
         lost_ticket = ask(queued, other)
         late.buy(direct, customer.pk, fault="stop")
         late.wait_for_fault()
@@ -171,8 +153,10 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
     now = ask(queued)
     consumer = Consumer(threading.Event())
     until(lambda: consumer.round() and not store.backlog(sale=fresh(queued)), "a written backlog")
-    assert is_won(*lost_ticket) is not flushed
-    assert is_won(*now) or not flushed  # the control may take it for that of a lost customer
+    assert (status(lost_ticket) == "won") is not flushed
+    assert (
+        status(now) == "won" or not flushed
+    )  # the control may take it for that of a lost customer
     call_command("audit_stock")
 
 

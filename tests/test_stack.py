@@ -1,7 +1,6 @@
 """docker-compose.yml as processes: all parts well, nginx in front, restarts that lose nothing."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -96,12 +95,6 @@ def test_metrics_are_served_inside_only(stack: Stack) -> None:
             time.sleep(0.5)
     for path in ("metrics", "readyz"):
         assert get(stack.url + path)[0] == 404
-
-
-def test_a_request_has_one_name_which_nginx_gives(stack: Stack) -> None:
-    status, headers, _ = get(stack.url, **{"X-Request-ID": "forged"})
-    assert status == 200
-    assert len(headers["X-Request-ID"]) == 32
 
 
 def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
@@ -213,42 +206,6 @@ def test_half_requests_stop_nobody(stack: Stack) -> None:
         assert select(wires[-2:], [], [], 0) == ([], [], []), "it was served when they had gone"
         for wire in wires:
             assert b" 200 " not in wire.recv(4096)
-
-
-RESERVE = """
-from shop.models import Sale, User
-from shop.reservations.reserve import reserve
-from shop.sales.purchase_request import PurchaseRequest
-queued = Sale.objects.filter(fulfilment=Sale.Fulfilment.QUEUED).select_related("stock")
-sale = next(sale for sale in queued if sale.phase() == Sale.Phase.OPEN)
-zhang = User.objects.get(username="zhang")
-reserve(PurchaseRequest(customer_id=zhang.pk, sale=sale, quantity=1, key="alert"))
-"""
-
-
-def oldest_reservation(stack: Stack) -> float:
-    page = get(f"http://{stack.addresses['web-1']}/metrics")[2]
-    return float(re.findall(r"^shop_oldest_reservation_seconds (.*)", page, re.MULTILINE)[0])
-
-
-def test_alert_for_unwritten_orders_needs_no_worker(stack: Stack) -> None:
-    """Before, only a worker's audit set the gauge behind OrderWriterBacklog."""
-    stopped = stack.named("worker") + stack.named("consumer")
-    for name in stopped:
-        stack.parts[name].process.kill()
-    try:
-        subprocess.run(
-            [sys.executable, "manage.py", "shell", "-c", RESERVE],
-            cwd=ROOT,
-            env=stack.commands["web-1"][1],
-            check=True,
-        )
-        until(lambda: oldest_reservation(stack) > 10, "the gauge to rise", PATIENCE)
-    finally:
-        for name in stopped:
-            stack.start(name)
-    until(lambda: oldest_reservation(stack) == 0, "a consumer to write the order", PATIENCE)
-    stack.wait_healthy(set(stopped), PATIENCE)
 
 
 ATTEMPTS = 12_000

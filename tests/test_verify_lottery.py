@@ -66,10 +66,6 @@ def test_script_is_short_and_needs_python_alone(tmp_path: Path, record: dict[str
         "The room was reset at 2026-11-24T10:00:00+00:00: Redis was lost\n"
         "The lottery of 200 tickets is correct.\n",
     )
-    del record["earlier"]  # as records were before resets were part of them
-    (tmp_path / "record.json").write_text(json.dumps(record))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "The lottery of 200 tickets is correct.\n")
 
 
 def test_script_draws_the_positions_of_the_waiting_room(
@@ -109,12 +105,6 @@ def test_earlier_seed_has_to_be_that_of_its_commitment(
     record["earlier"][0]["seed"] = "ac" * 32
     code, said = verify(json.dumps(record))
     assert (code, "earlier" in said) == (1, True)
-
-
-def test_changed_name_of_a_field_is_detected(verify: Verify, record: dict[str, Any]) -> None:
-    for field in record:
-        text = json.dumps(record).replace(f'"{field}"', f'"{changed(field, 0)}"', 1)
-        assert verify(text)[0] == 1, field
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,33 +117,13 @@ def save(page: Page, name: str) -> None:
     write(f"{name}.png", page.screenshot())
 
 
-def chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield type and content of the chunks of a PNG file."""
-    position = 8
-    while position < len(png):
-        (length,) = struct.unpack_from(">I", png, position)
-        yield png[position + 4 : position + 8], png[position + 8 : position + 8 + length]
-        position += length + 12
-
-
 def animated(frames: list[tuple[bytes, int]]) -> bytes:
     """Return an endless APNG of (PNG, milliseconds) frames of one size."""
-    parts = [(b"acTL", struct.pack(">II", len(frames), 0))]
-    for number, (png, milliseconds) in enumerate(frames):
-        found = list(chunks(png))
-        size = found[0][1][:8]
-        sequence = max(0, 2 * number - 1)
-        delay = struct.pack(">IIHHBB", 0, 0, milliseconds, 1000, 0, 0)
-        parts.append((b"fcTL", struct.pack(">I", sequence) + size + delay))
-        data = b"".join(content for name, content in found if name == b"IDAT")
-        first = [(b"IDAT", data)]
-        parts += first if number == 0 else [(b"fdAT", struct.pack(">I", sequence + 1) + data)]
-    header = next(chunks(frames[0][0]))
-    written = b"\x89PNG\r\n\x1a\n"
-    for name, content in [header, *parts, (b"IEND", b"")]:
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        written += struct.pack(">I", len(content)) + name + content + checksum
-    return written
+    first, *others = (Image.open(BytesIO(png)) for png, _milliseconds in frames)
+    durations = [milliseconds for _png, milliseconds in frames]
+    file = BytesIO()
+    first.save(file, "PNG", save_all=True, append_images=others, duration=durations, loop=0)
+    return file.getvalue()
 
 
 def film_oversell(browser: Browser, address: str) -> None:

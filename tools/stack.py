@@ -102,6 +102,7 @@ class Stack:
             "PAYMENT_PROVIDER": "none",
             "SECRET_KEY": secrets.token_hex(32),
             "MYSQL_PASSWORD": secrets.token_hex(16),
+            "REDIS_PASSWORD": secrets.token_hex(16),
             "SEED_PASSWORD": secrets.token_urlsafe(9),
             "HTTPS": "0",
             "PORT": str(self.port),
@@ -167,7 +168,7 @@ class Stack:
         mariadb = MariaDb()
         self._stack.callback(mariadb.stop)
         names = [name for name in self.services if self._image(name).startswith("redis:")]
-        redis = {name: Redis(config=self.services[name]["command"][1:]) for name in names}
+        redis = {name: Redis(config=self._command(name)[1:]) for name in names}
         self._stack.callback(stop_all, redis.values())
         start_all([mariadb, *redis.values()])
         self.addresses["mariadb:3306"] = f"{HOST}:{mariadb.port}"

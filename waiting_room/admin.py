@@ -10,13 +10,11 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from locking.admin import confirm
-from shop.admin.sale_pages import Panel, panels
 from shop.errors import STORE_ERRORS, NotFound, ShopError
 from shop.models import Sale
 from waiting_room import service
@@ -42,21 +40,6 @@ def _now(room: Room) -> tuple[str, str]:
         return "–", "–"
     waiting = max(0, now.joined - now.serving)
     return str(STATES[now.state]), f"{now.joined} / {now.serving} / {waiting}"
-
-
-def room_panel(sale: Sale) -> Panel:
-    """Return the state of the room on the page of a sale, or a link that creates one."""
-    title, room = _("Waiting room"), Room.objects.filter(sale=sale).first()
-    if room is None:
-        add = f"{reverse('admin:waiting_room_room_add')}?sale={sale.pk}"
-        return Panel(title, [], add, _("Put a waiting room in front of this sale"))
-    labels = _("mode"), _("state"), _("joined / admitted / waiting"), _("People per minute")
-    values = room.get_mode_display(), *_now(room), str(room.inlet_per_minute)
-    url = reverse("admin:waiting_room_room_change", args=[room.pk])
-    return Panel(title, list(zip(labels, values, strict=True)), url, _("Change the waiting room"))
-
-
-panels.append(room_panel)
 
 
 def inlet_field(**options: Any) -> forms.IntegerField:
@@ -172,18 +155,14 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self, request: HttpRequest, rooms: QuerySet[Room], step: Callable[..., Room]
     ) -> HttpResponse | None:
         for room in rooms:
-            if self._try(request, room, step):
+            try:
+                step(room=room, staff=request.user)
+            except (ShopError, *STORE_ERRORS) as error:
+                self._report(request, room.sale.slug, error)
+            else:
                 text = _("%s: the waiting room was changed.") % room.sale.slug
                 self.message_user(request, text, messages.SUCCESS)
         return None
-
-    def _try(self, request: HttpRequest, room: Room, step: Callable[..., Room]) -> bool:
-        try:
-            step(room=room, staff=request.user)
-        except (ShopError, *STORE_ERRORS) as error:
-            self._report(request, room.sale.slug, error)
-            return False
-        return True
 
     def _report(self, request: HttpRequest, slug: str, error: Exception) -> None:
         text = _("%(sale)s: nothing was changed. %(problem)s")

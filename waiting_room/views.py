@@ -51,7 +51,7 @@ clear = _records.clear
 def room(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the room as it is for this visitor; the script keeps the page up to date."""
     sale = get_cached_sale(slug=slug).sale
-    found, now, place = _room_of(sale), service.status_of(sale=sale), None
+    found, now, place = service.existing_room(sale=sale), service.status_of(sale=sale), None
     if request.user.is_authenticated:
         try:
             place = service.place_of(sale=sale, customer_id=request.user.pk)
@@ -65,19 +65,12 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "view": _view(now, place),
         "reasons": REASONS.items(),
         "minutes": settings.WAITING_ROOM_TURN_SECONDS / 60,
-        "status_json": json.dumps(_public(now)),
+        "status_json": json.dumps(now._asdict()),
         "place_json": json.dumps(place and place._asdict()),
-        "refresh": max(REFRESH, now.poll_seconds),
+        "refresh": max(REFRESH, now.poll),
         **_waiting(now, place),
     }
     return render(request, "waiting_room/room.html", context)
-
-
-def _room_of(sale: Sale) -> Room:
-    found = service.room_of(sale=sale)
-    if found is None:
-        raise NotFound
-    return found
 
 
 def _view(now: RoomStatus, place: Place | None) -> str:
@@ -97,30 +90,10 @@ def _waiting(now: RoomStatus, place: Place | None) -> dict[str, Any]:
     """Return what stands in the part for those who wait."""
     if place is None or place.position is None:
         return {"ahead": 0}
-    least, most = estimate(
-        position=place.position, serving=now.serving, inlet_per_minute=now.inlet_per_minute
-    )
+    least, most = estimate(position=place.position, serving=now.serving, inlet_per_minute=now.inlet)
     ahead = max(0, place.position - now.serving - 1)
     is_few = now.state == "open" and ahead >= now.left
     return {"ahead": ahead, "least": least, "most": most, "is_few": is_few}
-
-
-def _public(now: RoomStatus) -> dict[str, Any]:
-    """Return what everyone may know, with short names: it is sent thousands of times a second."""
-    return {
-        "state": now.state,
-        "serving": now.serving,
-        "lapsed": now.lapsed,
-        "joined": now.joined,
-        "left": now.left,
-        "inlet": now.inlet_per_minute,
-        "message": now.message,
-        "message_zh": now.message_zh,
-        "reason": now.reason,
-        "changed": now.changed,
-        "poll": now.poll_seconds,
-        "generation": now.generation,
-    }
 
 
 @public_page
@@ -128,7 +101,7 @@ def status(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the numbers that everyone polls, also while a store is down. Raise NotFound."""
     closed: dict[str, Any] = {"state": UNAVAILABLE}
     try:
-        found = _public(service.status_of(sale=cached_sale(slug=slug)))
+        found = service.status_of(sale=cached_sale(slug=slug))._asdict()
     except (ServiceUnavailable, *STORE_ERRORS):
         found = closed
     # The script keeps the numbers that it knows.
@@ -158,7 +131,7 @@ def positions(request: HttpRequest, slug: str, prefix: str) -> HttpResponse:
 
 
 def _record_of(sale: Sale) -> dict[str, Any]:
-    room, state = _room_of(sale), service.status_of(sale=sale).state
+    room, state = service.existing_room(sale=sale), service.status_of(sale=sale).state
     # A record without the seed is not kept beyond the draw.
     key = f"{room.pk}:{room.generation}:{state in ('before', 'shuffling')}"
     read = partial(service.record_of, room=room)

@@ -31,7 +31,7 @@ from devservers.faults.waiting import until
 from devservers.process import process_state
 
 ProcessFault = Literal["stop", "gil", "wait", "kill"]
-DELAY = 0.2
+DELAY, SHORT_DELAY = 0.2, 0.03
 """Seconds by which a slow link delays each message, so twice as many a request and its reply."""
 
 
@@ -78,7 +78,12 @@ DISTURBANCES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]]
     "stop": (Server.pause, Server.resume),
     "cut": (lambda proxy: proxy.cut(refuse=True), Proxy.accept),
     "slow": (lambda proxy: setattr(proxy, "delay", DELAY), Proxy.lose),
+    "delay": (
+        lambda proxy: setattr(proxy, "delay", SHORT_DELAY),
+        lambda proxy: setattr(proxy, "delay", 0.0),
+    ),
     "silent": (Proxy.hold, Proxy.lose),
+    "late": (Proxy.hold, Proxy.resume),
 }
 """By name: how a server, or the proxy in front of it, is disturbed, and how that ends."""
 STATES = {"kill": ({"", "Z"}, "ended by SIGKILL"), "stop": ({"T"}, "stopped (state T)")}

@@ -80,7 +80,18 @@ class Endurance(Command):
 
     def markdown(self, report: Row) -> str:
         """Return a list of facts, and a table for each list of rows."""
-        return markdown(report)
+        facts, tables = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}, []
+        for name, value in report.items():
+            if name in ("samples", "settings", "what", "grew", "expected"):
+                continue  # thousands of rows, part of the command, or in the table `growth`
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
+                headings = (HEADINGS.get(key, key.replace("_", " ")) for key in value[0])
+                title = HEADINGS.get(name, name).capitalize()
+                tables.append(f"{title}:\n\n{marked.table(headings, rows)}")
+            else:
+                facts[name.replace("_", " ")] = _cell(value)
+        return "\n".join(["".join(f"- {one}: {of}\n" for one, of in facts.items()), *tables])
 
 
 COMMANDS = {
@@ -108,34 +119,11 @@ def handle(terminal: Terminal, *, what: str, **options: Any) -> int:
     return COMMANDS[what].handle(terminal, **options)
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """Return the report as Markdown: a list of facts, and a table for each list of rows."""
-    facts = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}
-    tables = []
-    for name, value in report.items():
-        if name in ("samples", "settings", "what", "grew", "expected"):
-            continue  # thousands of rows, part of the command, or in the table `growth`
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
-            headings = [HEADINGS.get(key, key.replace("_", " ")) for key in value[0]]
-            tables.append(
-                f"{HEADINGS.get(name, name).capitalize()}:\n\n{marked.table(headings, rows)}"
-            )
-        else:
-            facts[name] = _cell(value)
-    lines = (f"- {name.replace('_', ' ')}: {value}\n" for name, value in facts.items())
-    return "\n".join(["".join(lines), *tables])
-
-
 def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        cells = {name: _cell(of) for name, of in value.items()}
-        return ", ".join(
-            f"{name}: ({cell})" if isinstance(value[name], dict) else f"{name}: {cell}"
-            for name, cell in cells.items()
-        )
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_cell(of)}" for name, of in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)

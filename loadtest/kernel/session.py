@@ -1,5 +1,6 @@
 """From parameters to a report: the steps that the commands of all experiments share."""
 
+from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def events(
         yield event
 
 
-class Command:
+class Command(ABC):
     """An experiment as its command runs it. The options are those of `params`."""
 
     params: type[Params]
@@ -70,17 +71,17 @@ class Command:
             file.write_bytes(self.as_file(report, suffix))
         return 0 if is_ok else 1
 
+    @abstractmethod
     def run(self, asked: Any, bar: Bar) -> Row:
         """Return the report; `asked` is one of `params`."""
-        raise NotImplementedError
 
     def is_ok(self, report: Row) -> bool:
         """Return True if every result is as expected."""
         return bool(report["verdict"] == "ok")
 
+    @abstractmethod
     def describe(self, terminal: Terminal, report: Row) -> None:
         """Print the report for people."""
-        raise NotImplementedError
 
     def as_file(self, report: Row, suffix: str) -> bytes:
         """Return the contents of a file of one of `files`."""

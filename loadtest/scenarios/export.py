@@ -60,9 +60,11 @@ def shown(result: Result) -> dict[str, Any]:
 
 
 def as_file(report: dict[str, Any], suffix: str) -> bytes:
-    """Return the contents of a file: html, csv with all events, or the preview as png."""
+    """Return the contents of a file: html alone, csv with all events, or the preview as png."""
     if suffix == "html":
-        return html(report).encode()
+        results = [shown(one) for one in report["scenarios"]]
+        context = {**timeline.assets(), "shown": results, "versions": report["versions"]}
+        return render_to_string("lab/scenarios_offline.html", context).encode()
     if suffix == "png":
         return preview(report, scale=2)
     found = [
@@ -80,16 +82,6 @@ def preview(report: dict[str, Any], *, scale: int = 1) -> bytes:
     scenario, length = SCENARIOS[result["name"]], timeline.length_of(result["halves"])
     pictures = [timeline.draw(one, length=length, is_brief=True) for one in result["halves"]]
     return sheet([str(scenario.title), *scenario.describe(result)[:1]], pictures, scale)
-
-
-def html(report: dict[str, Any]) -> str:
-    """Return one HTML page without external resources."""
-    context = {
-        **timeline.assets(),
-        "shown": [shown(one) for one in report["scenarios"]],
-        "versions": report["versions"],
-    }
-    return render_to_string("lab/scenarios_offline.html", context)
 
 
 def write_charts(report: dict[str, Any], folder: Path, *, suffix: str = "svg") -> None:

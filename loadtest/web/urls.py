@@ -3,12 +3,13 @@
 from django.conf import settings
 from django.urls import path
 
-from loadtest.web import game, gateway, learn, mailbox, views
+from loadtest.web import game, gateway, learn, mailbox, questions, views
 
 urlpatterns = [
     *(gateway.urlpatterns if settings.PAYMENT_PROVIDER == "simulated" else ()),
     path("learn/", learn.course, name="learn"),
     path("learn/grid/", learn.grid, name="learn-grid"),
+    path("learn/questions/", questions.questions, name="learn-questions"),
     path("learn/<slug:name>.<slug:language>.png", views.preview, name="learn-preview"),
     path("learn/<slug:name>/", learn.lesson, name="learn-step"),
     path("learn/<slug:name>/play/", game.start, name="game-start"),

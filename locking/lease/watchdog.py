@@ -45,7 +45,6 @@ class Renewable(Protocol):
     """The part of a lease that the watchdog uses; see `locking.lease.Lease`."""
 
     claim: Claim
-    count: int
     renew_at: float
     hold_until: float
 

@@ -1,8 +1,7 @@
 """Pages of one sale in the admin: its report, the export of its orders and its packing list."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -11,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
 from django.urls import path
-from django.utils.functional import Promise, SimpleLazyObject
+from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
@@ -31,20 +30,6 @@ PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 SHIP = "shop.change_deliveryaddress"
 
 
-class Panel(NamedTuple):
-    """A part of the page of a sale, which another application shows."""
-
-    title: str | Promise
-    rows: list[tuple[str | Promise, str]]
-    """Labels and values."""
-    url: str
-    link: str | Promise
-
-
-panels: list[Callable[[Sale], Panel]] = []
-"""Filled by the applications that have one, in their admin modules."""
-
-
 class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
     """The page of a sale, with all that belongs to it."""
 
@@ -62,13 +47,11 @@ class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show the report, the actions and the panels of the sale above its form."""
+        """Show the report and the actions of the sale above its form."""
         if sale := self.get_object(request, object_id):
             extra_context = {
-                "report": SimpleLazyObject(
-                    partial(report_of, sale=sale)
-                ),  # not for a form that is saved
-                "panels": [panel(sale) for panel in panels],
+                # Not read for a form that is saved.
+                "report": SimpleLazyObject(partial(report_of, sale=sale)),
                 "chart": {"width": WIDTH, "height": HEIGHT, "lines": (0, HEIGHT // 2, HEIGHT)},
                 "sees_orders": request.user.has_perms(PERSONAL),
             }

@@ -1,4 +1,4 @@
-"""Correct, open, close and unlist a sale, and change its stock, also while customers buy.
+"""Correct, open, close and unlist a sale, change its stock, and delete its quotas in the end.
 
 A sale opens and ends by the clock alone.
 """
@@ -6,21 +6,27 @@ A sale opens and ends by the clock alone.
 from contextlib import suppress
 from datetime import timedelta
 
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from inventory import stock
 from inventory.exceptions import OutOfStock
 from shop.catalogue.page_cache import invalidate
-from shop.models import Order, Sale
+from shop.models import CustomerQuota, Order, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import reconcile_all
-from shop.sales import quotas
 from shop.sales.stock_lock import returning_stock
 
 FIXED = {"price": timedelta(minutes=1), "opens_at": timedelta()}
 """How long before the opening a field is fixed; an open page shows a new price within a minute."""
 CANCELLED = timedelta(seconds=1)
 """Time within which all processes know that a sale is cancelled; their clocks may differ, too."""
+KEPT_FOR = timedelta(days=7)
+"""Time after the end of a sale for which its quotas are kept, and staff can give it a later end."""
+MARGIN = timedelta(hours=1)
+"""Further time, in which a later end that was given just before is committed."""
+BATCH = 5000
+"""Quotas that one transaction deletes."""
 
 
 def restock_sale(*, sale: Sale, quantity: int) -> bool:
@@ -52,7 +58,7 @@ def fixed_fields(*, sale: Sale) -> set[str]:
     has_orders = Order.objects.filter(sale=sale).exists()
     now = timezone.now()
     fixed = {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
-    return fixed | ({"closes_at"} if closes_at <= now - quotas.KEPT_FOR else set())
+    return fixed | ({"closes_at"} if closes_at <= now - KEPT_FOR else set())
 
 
 def open_now(*, sale: Sale) -> bool:
@@ -86,3 +92,14 @@ def _changed(rows: int) -> bool:
     if rows:
         invalidate()
     return bool(rows)
+
+
+def prune_quotas() -> int:
+    """Delete the quotas of sales that can neither sell nor get units back; return their number."""
+    unpaid = Order.objects.filter(sale=OuterRef("sale"), status=Order.Status.PENDING)
+    over = timezone.now() - KEPT_FOR - MARGIN
+    quotas = CustomerQuota.objects.filter(~Exists(unpaid), sale__closes_at__lt=over)
+    deleted = 0
+    while batch := list(quotas.values_list("pk", flat=True)[:BATCH]):
+        deleted += CustomerQuota.objects.filter(pk__in=batch).delete()[0]
+    return deleted

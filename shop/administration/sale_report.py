@@ -1,14 +1,14 @@
 """The report of a sale: what became of its units, and how fast they were sold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
 
-from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
-from django.db.models.functions import Floor
+from django.db.models import Count, Max, Min, Sum
+from django.db.models.functions import TruncSecond
 from django.template.defaultfilters import floatformat
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -21,8 +21,8 @@ from shop.reservations import store
 
 WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
-STEPS = 300
-"""Groups of stock movements, the points of a curve."""
+Curve = list[tuple[float, int]]
+"""Units taken and not returned, by seconds since the opening."""
 
 
 class Outcome(NamedTuple):
@@ -31,13 +31,6 @@ class Outcome(NamedTuple):
     label: str
     orders: int
     amount: Decimal
-
-
-class Taken(NamedTuple):
-    """The units taken and not returned, some seconds after the opening."""
-
-    seconds: float
-    units: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +63,7 @@ def report_of(*, sale: Sale) -> SaleReport:
     """Return the report of a sale."""
     offered = stocked(stock_id=sale.stock_id)
     curve, sold_out_after = _curve(sale)
-    end, top = _end_of(sale, curve, sold_out_after), max([offered, *(one.units for one in curve)])
+    end, top = _end_of(sale, sold_out_after), max([offered, *(units for _, units in curve)])
     return SaleReport(
         offered=offered,
         outcomes=[*_orders(sale), *_refunds(sale)],
@@ -122,50 +115,31 @@ def _waiting(sale: Sale) -> int | None:
     return None
 
 
-def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
-    """Return the units taken over time, and when none was left for the first time.
-
-    The database sums up STEPS groups of movements: of a large sale, 100,000 rows.
-    """
-    rows = StockMovement.objects.filter(stock=sale.stock_id).order_by()
-    first, last = rows.aggregate(first=Min("pk"), last=Max("pk")).values()
-    step = (last - first) // STEPS + 1
-    groups = (
-        rows.annotate(group=Floor((F("pk") - first) / step))
-        .values_list("group")
+def _curve(sale: Sale) -> tuple[Curve, float | None]:
+    """Return the units taken by second, and when none was left for the first time."""
+    seconds = (
+        StockMovement.objects.filter(stock=sale.stock_id)
+        .annotate(second=TruncSecond("created_at", tzinfo=UTC))
+        .values_list("second")
         .annotate(
             at=Max("created_at", filter=~IS_STOCKED),
             moved=Sum("delta"),
-            stocked=Sum("delta", filter=IS_STOCKED, default=0),
-            out=Sum("delta", filter=Q(delta__lt=0), default=0),
+            added=Sum("delta", filter=IS_STOCKED, default=0),
+            first=Min("pk"),
         )
-        .order_by("group")
+        .order_by("first")  # the clocks of processes differ
     )
-    curve, left, taken, sold_out_after = [], 0, 0, None
-    for number, at, moved, added, out in groups:
-        if sold_out_after is None and left + out <= 0:
-            begins = first + int(number) * step
-            inside = rows.filter(pk__gte=begins, pk__lt=begins + step).order_by("pk")
-            sold_out_after = _sold_out(sale, left, inside)
+    curve, left, taken, sold_out_after = Curve(), 0, 0, None
+    for _second, at, moved, added, _first in seconds:
         left, taken = left + moved, taken - (moved - added)
         if at:
-            curve.append(Taken(_since_opening(sale, at), taken))
+            curve.append((max(0.0, (at - sale.opens_at).total_seconds()), taken))
+            if left <= 0 and sold_out_after is None:
+                sold_out_after = curve[-1][0]
     return curve, sold_out_after
 
 
-def _sold_out(sale: Sale, left: int, rows: QuerySet[StockMovement]) -> float | None:
-    for at, delta, reason in rows.values_list("created_at", "delta", "reason"):
-        left += delta
-        if left <= 0 and reason != StockMovement.Reason.STOCKED:
-            return _since_opening(sale, at)
-    return None
-
-
-def _since_opening(sale: Sale, at: datetime) -> float:
-    return max(0.0, (at - sale.opens_at).total_seconds())
-
-
-def _end_of(sale: Sale, curve: Iterable[Taken], sold_out_after: float | None) -> float:
+def _end_of(sale: Sale, sold_out_after: float | None) -> float:
     """Return the seconds that the curve shows: until sold out, or else until now or the end."""
     if sold_out_after is not None:
         return max(1.0, sold_out_after * 1.1)
@@ -173,7 +147,7 @@ def _end_of(sale: Sale, curve: Iterable[Taken], sold_out_after: float | None) ->
     return max(1.0, (until - sale.opens_at).total_seconds())
 
 
-def _points(curve: Iterable[Taken], *, end: float, top: int) -> str:
+def _points(curve: Curve, *, end: float, top: int) -> str:
     """Return the points of a polyline with a step at most for each unit of its width."""
     last: dict[int, int] = {}
     for seconds, units in curve:

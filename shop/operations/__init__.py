@@ -1,1 +1,1 @@
-"""Live state and statistics of the operations page, read once for all viewers in bounded time."""
+"""Live state of the operations page, read once for all viewers in bounded time."""

@@ -9,15 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
-from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
-from locking import LockUnavailable, locks, metrics, policy, single_flight
+from locking import LockUnavailable, locks, policy, single_flight
 from locking.claims import Held
-from locking.jobs.runs import UNFINISHED
-from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
+from locking.models import JobRun, LockPolicy, LockPolicyChange
 from locking.names import RESERVED
 from shop.administration import alerts
 from shop.administration.audit import StockAudit
@@ -34,7 +31,6 @@ STALE = 10.0
 PROBE_SECONDS = 1.5
 """A store that takes longer counts as down."""
 HISTORY = 10
-NEWEST = 8
 JOB_HISTORY = timedelta(hours=1)
 RECENT = timedelta(days=1)
 """Time after its end for which the lock of a sale is shown with the sale."""
@@ -103,15 +99,6 @@ class LiveState:
         others = (name for name, probed in self.locks.items() if probed.ok and name != active)
         return next(others, "")
 
-    @property
-    def was_cancelled(self) -> bool:
-        """Return True if the last requested switch was cancelled."""
-        if (row := self.policy) is None or row.next_backend:
-            return False
-        last = self.history[0].changed_at if self.history else None
-        requested = bool(row.reason or row.changed_by)
-        return requested and (last is None or row.changed_at > last)
-
 
 def get_live_state() -> LiveState:
     """Return the state, read at most a second ago."""
@@ -124,7 +111,7 @@ def get_outage() -> LiveState:
 
 
 def invalidate() -> None:
-    """Make the next viewer read the live state and the statistics again."""
+    """Make the next viewer read the live state again."""
     single_flight.invalidate("ops")
 
 
@@ -205,34 +192,3 @@ def _rows(
             epoch, stale = None, not one.name.startswith(RESERVED)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
     return sorted(rows, key=lambda one: (not one.is_stale, -(one.held.waiters or 0), one.held.name))
-
-
-def get_statistics() -> dict[str, Any]:
-    """Return the `statistics` of templates/ops/_statistics.html, at most five seconds old."""
-    return single_flight.get_or_build("ops:statistics", _read_statistics, ttl=5 * TTL, stale=STALE)
-
-
-def _read_statistics() -> dict[str, Any]:
-    now = timezone.now()
-    runs = JobRun.objects.filter(scheduled_for__gt=now - JOB_HISTORY, scheduled_for__lte=now)
-    tasks = (
-        runs.order_by("task")
-        .values("task")
-        .annotate(
-            runs=Count("pk"),
-            failed=Count("pk", filter=Q(state=JobRun.State.FAILED)),
-            unfinished=Count("pk", filter=Q(state__in=UNFINISHED)),
-            repeated=Sum("duplicates"),
-            last=Max("scheduled_for"),
-        )
-    )
-    totals = metrics.totals()
-    requests = totals.get("locking_idempotency_total", {})
-    return {
-        "as_of": now,
-        "tasks": list(tasks),
-        "runs": list(runs[:NEWEST]),
-        "lookups": metrics.lookups(totals),
-        "keys": {outcome: int(count) for (outcome,), count in sorted(requests.items())},
-        "newest_keys": list(IdempotencyKey.objects.defer("headers", "body")[:NEWEST]),
-    }

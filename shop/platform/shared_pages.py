@@ -51,7 +51,7 @@ class NotShared(Exception):
 
 shared_pages = [
     SharedPage(re.compile(r"/|/products/[-\w]+/|/sales/[-\w]+/", re.ASCII)),
-    SharedPage(re.compile(r"/api/sales/([-\w]+/(stock/)?)?", re.ASCII), is_for_all=True),
+    SharedPage(re.compile(r"/api/sales/([-\w]+/stock/)?", re.ASCII), is_for_all=True),
     SharedPage(re.compile("/products/"), re.compile(r"(page=[0-9]{1,2})?")),
     SharedPage(re.compile("/live/"), re.compile(r"layout=[0-9a-f]{1,8}"), is_for_all=True),
     SharedPage(

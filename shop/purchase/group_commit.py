@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from django.conf import settings
 
@@ -19,7 +20,7 @@ from locking import Lease, LockError, LockTimeout, locks, policy
 from locking.policy.lock import PolicyLock
 from shop.models import Sale
 from shop.sales.purchase_request import record_lock
-from shop.sales.stock_lock import LockUse, sale_lock, use_of, withdraw
+from shop.sales.stock_lock import sale_lock, use_of, withdraw
 
 logger = logging.getLogger("shop")
 
@@ -31,7 +32,7 @@ class _Waiter:
         self.withdrawal, self.stock_id = withdrawal, stock_id
         self.woken, self.asked_at = threading.Event(), time.monotonic()
         self.order_id: int | None = None
-        self.lock = LockUse()
+        self.lock: dict[str, Any] = {}
         self.error: BaseException | None = None
 
     @property
@@ -42,7 +43,7 @@ class _Waiter:
         self.order_id, self.error = order_id, error
         self.woken.set()
 
-    def result(self) -> tuple[int, LockUse]:
+    def result(self) -> tuple[int, dict[str, Any]]:
         if self.error is not None:
             raise self.error
         assert self.order_id is not None
@@ -54,7 +55,7 @@ _queues: dict[str, deque[_Waiter]] = {}
 _guard = threading.Lock()
 
 
-def submit(withdrawal: Withdrawal, *, sale: Sale) -> tuple[int, LockUse]:
+def submit(withdrawal: Withdrawal, *, sale: Sale) -> tuple[int, dict[str, Any]]:
     """Have a purchase written under the sale's lock, by this thread or by a leader.
 
     Return the id of its order, and the grant that it names. Purchases that cannot be written
@@ -94,7 +95,7 @@ def _wait(name: str, mine: _Waiter, timeout: float) -> bool:
     return mine.is_done
 
 
-def _lead(lock: PolicyLock, mine: _Waiter, most: int) -> tuple[int, LockUse]:
+def _lead(lock: PolicyLock, mine: _Waiter, most: int) -> tuple[int, dict[str, Any]]:
     """Write this thread's purchase and those of up to `most` - 1 waiters under one grant."""
     try:
         with lock as lease:

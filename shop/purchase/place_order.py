@@ -191,8 +191,7 @@ def _write(wanted: PurchaseRequest, *, has_quota: bool) -> Placed:
     with waiting_slot(sale_id=sale.pk):
         pk, lock = submit(withdrawal, sale=sale)
     ORDERS.inc()
-    dates = {"created_at": now, "pay_by": pay_by(now)}
-    known = {**dates, **new._asdict(), **lock._asdict()}
+    known = {"created_at": now, "pay_by": pay_by(now), "lock": lock, **new._asdict()}
     order = Order(pk=pk, sale=sale, unit_price=sale.price, **known)
     order._state.adding = False
     return Placed(order=order, replayed=False)

@@ -1,4 +1,4 @@
-"""The loop that waits for reservations in Redis and has their orders written.
+"""The loop that looks for reservations in Redis and has their orders written.
 
 A sale's lock shares the work: the consumer that holds it writes the oldest entries and removes them
 before it releases the lock. Entries of a consumer that died are the oldest ones of the next.
@@ -21,8 +21,8 @@ logger = logging.getLogger("shop")
 
 BATCH_WINDOW = 0.1
 """Seconds between two batches: one transaction for many entries costs less than many."""
-BLOCK = 0.4
-"""Seconds for which a read waits for an entry, and thus for which a stop may take."""
+PAUSE = 0.4
+"""Seconds after a failure, and between two searches for sales if there is none."""
 REFRESH_INTERVAL = 1.0
 """Seconds between two searches for sales."""
 
@@ -36,7 +36,7 @@ class Consumer:
         self._refresh_at = 0.0
 
     def run(self) -> None:
-        """Consume until stopped; an unavailable store is retried every BLOCK seconds."""
+        """Consume until stopped; an unavailable store is retried after PAUSE seconds."""
         while not self.stop.is_set():
             metrics.beat()
             try:
@@ -45,27 +45,23 @@ class Consumer:
                 logger.warning("Writing orders failed, retrying: %r", error)
                 self._refresh_at = 0.0
                 connections.close_all()
-                self.stop.wait(BLOCK)
+                self.stop.wait(PAUSE)
         connections.close_all()
 
     def round(self) -> int:
-        """Wait for entries and write a batch of each sale; return the number of entries."""
+        """Write a batch of each sale that has entries, pause, and return the number of entries."""
         if time.monotonic() >= self._refresh_at:
             self._refresh_at = time.monotonic() + REFRESH_INTERVAL
             close_old_connections()
             self._sales = list(sales_under_way())
-        if not self._sales:
-            self.stop.wait(BLOCK)
-            return 0
-        filled = store.wait_for_entries(self._sales, BLOCK)
-        count = sum(map(self._write, filled))
-        if filled:
-            self.stop.wait(BATCH_WINDOW if count else BLOCK)
-        return count
+        counts = [self._write(sale) for sale in self._sales]
+        self.stop.wait(BATCH_WINDOW if counts and None not in counts else PAUSE)
+        return sum(filter(None, counts))
 
-    def _write(self, sale: Sale) -> int:
+    def _write(self, sale: Sale) -> int | None:
+        """Write a batch of a sale; return the number of entries, or None after a failure."""
         try:
-            return order_writer.write(sale=sale)
+            return order_writer.write(sale=sale) if store.backlog(sale=sale) else 0
         except (LockError, Overloaded) as error:
             logger.warning("Entries of sale %s were not written, retrying: %r", sale.slug, error)
-            return 0
+            return None

@@ -85,7 +85,7 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
         if not is_last or isinstance(error, OutcomeUnknown | StaleFence):
             raise
         logger.warning("Batch of sale %s refused: %s", sale.slug, error)
-    except (OutOfStock, LimitReached, DatabaseError, ValueError) as error:
+    except (OutOfStock, LimitReached, DatabaseError) as error:
         logger.info("Batch of sale %s refused: %s", sale.slug, error)
     # Staff may have raised the limit since the consumer read the sale.
     sale.refresh_from_db(fields=["limit_per_customer"])
@@ -94,10 +94,10 @@ def _decide(sale: Sale, entries: Sequence[Entry], lease: Lease, *, is_last: bool
 
 def _write_apart(sale: Sale, entries: Sequence[Entry], lease: Lease) -> Outcomes:
     """Write or reject the entries of a refused batch; return the outcomes of those it decided."""
-    ids = [one.customer_id for one in entries if one.customer_id is not None]
-    known = set(User.objects.filter(pk__in=ids).values_list("pk", flat=True))
+    customers = User.objects.filter(pk__in=[one.customer_id for one in entries])
+    known = set(customers.values_list("pk", flat=True))
     outcomes = [
-        _reject(sale, one, Reason.FAILED, "The entry is malformed or its customer is gone")
+        _reject(sale, one, Reason.FAILED, "The customer is gone")
         for one in entries
         if one.customer_id not in known
     ]
@@ -147,31 +147,20 @@ def _reject(sale: Sale, entry: Entry, reason: Reason, detail: str) -> tuple[Entr
             "customer_id": entry.customer_id,
             "quantity": entry.quantity,
             "reason": reason,
-            "detail": f"{detail} {entry.key if entry.customer_id is None else ''}".strip(),
+            "detail": detail,
         },
     )
     return entry, rejected.reason
 
 
 def _commit(sale: Sale, entries: Sequence[Entry], lease: Lease) -> None:
-    """Write the orders of entries in one transaction. Raise ValueError for a malformed entry."""
-    orders = [
-        NewOrder(one.number, one.customer_id, one.quantity, one.key)
-        for one in entries
-        if one.customer_id is not None
-    ]
-    if len(orders) < len(entries):
-        raise ValueError("An entry cannot be read.")
+    """Write the orders of entries in one transaction."""
+    orders = [NewOrder(*entry[1:]) for entry in entries]
     known = CustomerQuota.objects.filter(
         sale=sale, customer_id__in=[one.customer_id for one in orders]
     )
     with_quota = set(known.values_list("customer_id", flat=True))
-    sold = withdrawal_of(
-        orders,
-        sale=sale,
-        placed_at=timezone.now(),
-        with_quota=with_quota,
-        lock=use_of(lease),
-    )
+    use, now = use_of(lease), timezone.now()
+    sold = withdrawal_of(orders, sale=sale, placed_at=now, with_quota=with_quota, lock=use)
     withdraw(lease, [sold], stock_id=sale.stock_id)
     ORDERS.inc(len(entries))

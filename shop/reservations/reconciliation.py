@@ -119,8 +119,7 @@ def _fill(sale: Sale) -> None:
     _mirror(sale, *_read_ledger(sale))
     store.close(sale=old)
     for entry in store.entries(sale=old):
-        if entry.customer_id is not None:
-            store.reserve(sale=sale, entry=entry, limit=None)
+        store.reserve(sale=sale, entry=entry, limit=None)
     store.set_stock(sale=sale, quantity=sale.stock.quantity)
     store.expire_at(sale=sale, until=_end_of(sale))
     store.delete(sale=old)
@@ -226,7 +225,7 @@ def _forget(sale: Sale, entries: Sequence[Entry]) -> int:
     Reservations go on meanwhile: those after `entries` may be waiting or not.
     """
     waiting = store.waiting_numbers(sale=sale)
-    known = {entry.number for entry in entries if entry.customer_id is not None}
+    known = {entry.number for entry in entries}
     newer = store.entries(sale=sale, after=entries[-1].id if entries else "")
     lost = waiting - known - {entry.number for entry in newer}
     if lost or known - waiting:

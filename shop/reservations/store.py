@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.conf import settings
 
@@ -39,9 +39,6 @@ FILL_TIMEOUT = 15
 """Seconds within which a process fills a generation; then others take it for lost."""
 CHUNK = 500
 """Items in one command."""
-POLL = 0.05
-"""Seconds between two looks at the streams of a Cluster, which no command can read together."""
-
 BLOCKED = 1000
 """Units that a customer who may not hold again has in addition; above the limit of any sale."""
 
@@ -78,11 +75,10 @@ class Entry(NamedTuple):
 
     id: str
     number: str
-    customer_id: int | None
-    """None if the entry is malformed."""
+    customer_id: int
     quantity: int
     key: str
-    """The digest of the idempotency key; the raw fields of a malformed entry."""
+    """The digest of the idempotency key."""
 
     @property
     def reserved_at(self) -> float:
@@ -120,8 +116,7 @@ def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
     for chunk in _in_chunks(outcomes):
         args: list[object] = []
         for entry, outcome in chunk:
-            customer = "" if entry.customer_id is None else entry.customer_id
-            args += (entry.id, entry.number, customer, entry.quantity, outcome)
+            args += (*entry[:4], outcome)
         settled += int(run(_SETTLE, keys_of(sale), *args, at=_at(sale)))
     return settled
 
@@ -260,38 +255,6 @@ def entries(*, sale: Sale, after: str = "") -> Iterator[Entry]:
         after = raw[-1][0]
 
 
-def wait_for_entries(sales: Sequence[Sale], seconds: float) -> list[Sale]:
-    """Return those of the sales that have entries; wait until one has, at most that long.
-
-    The wait must be shorter than `shop.platform.redis.TIMEOUT`. Sales on a node of a Cluster that
-    is unavailable are left out if others have entries.
-    """
-    if "+cluster:" in settings.QUEUE_REDIS_URL:
-        return _poll(sales, seconds)
-    streams = {keys_of(sale).orders: sale for sale in sales}
-    options = "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"
-    found = command("XREAD", *options, *streams, *["0"] * len(streams), at=_at(sales[0]))
-    return [streams[stream] for stream in found or ()]
-
-
-def _poll(sales: Sequence[Sale], seconds: float) -> list[Sale]:
-    until = time.monotonic() + seconds
-    while True:
-        filled = []
-        failure: ServiceUnavailable | None = None
-        for sale in sales:
-            try:
-                if backlog(sale=sale):
-                    filled.append(sale)
-            except ServiceUnavailable as error:
-                failure = error
-        if failure and not filled:
-            raise failure
-        if filled or time.monotonic() >= until:
-            return filled
-        time.sleep(POLL)
-
-
 def memory_ratio() -> float:
     """Return the used part of a server's memory limit, or of the machine's memory without one.
 
@@ -318,14 +281,9 @@ def _info(section: str, at: Address) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def _read(raw: Iterable[Any]) -> list[Entry]:
-    return [_entry(str(id_), fields) for id_, fields in raw if fields is not None]
-
-
-def _entry(id_: str, fields: Sequence[str]) -> Entry:
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
-    number = values.get("n", f"entry {id_}")[:32]
-    try:
-        return Entry(id_, number, int(values["c"]), int(values["q"]), values["k"])
-    except (KeyError, ValueError):
-        return Entry(id_, number, None, 0, " ".join(fields)[:1000])
+def _read(raw: Iterable[tuple[str, Sequence[str]]]) -> list[Entry]:
+    entries = []
+    for id_, flat in raw:
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        entries.append(Entry(id_, fields["n"], int(fields["c"]), int(fields["q"]), fields["k"]))
+    return entries

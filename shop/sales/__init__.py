@@ -1,1 +1,1 @@
-"""Sales: queries, the lock of a sale's stock, customer quotas and waiting slots."""
+"""Sales: queries, the lock of a sale's stock, purchase requests and waiting slots."""

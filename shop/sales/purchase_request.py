@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db.models import QuerySet
 
-from inventory.statements import Statement, insert_all
+from inventory.statements import Statement, as_stored, insert_all
 from inventory.stock import Withdrawal
 from shop.errors import (
     BadInput,
@@ -23,7 +23,6 @@ from shop.errors import (
     UnpaidLimitReached,
 )
 from shop.models import CustomerQuota, Order, Sale, digest
-from shop.sales.stock_lock import LockUse
 
 MAX_EXPIRED = 32_767
 """The highest number that the column holds on every database."""
@@ -89,7 +88,7 @@ def withdrawal_of(
     sale: Sale,
     placed_at: datetime,
     with_quota: Collection[int],
-    lock: LockUse = LockUse(),  # noqa: B008 - immutable
+    lock: dict[str, Any] | None = None,
 ) -> Withdrawal:
     """Return the units of a sale's orders and the statements that write them, without the stock.
 
@@ -110,20 +109,20 @@ def withdrawal_of(
         created_at=placed_at,
         pay_by=pay_by(placed_at),
         closed_at=None,
-        **lock._asdict(),
+        lock=lock,
     )
     statements = [written, *_quotas(sale, wanted, with_quota)]
     return Withdrawal(orders=[(one.number, one.quantity) for one in orders], statements=statements)
 
 
-def record_lock(withdrawal: Withdrawal, lock: LockUse) -> None:
+def record_lock(withdrawal: Withdrawal, lock: dict[str, Any]) -> None:
     """Name the grant in the INSERT of one order, which was composed before the lock was asked for.
 
     Composing it under the lock would keep the next buyer waiting.
     """
     params = withdrawal.statements[0].params
     assert isinstance(params, list)
-    params[-len(lock) :] = lock
+    params[-1] = as_stored(Order, "lock", lock)
 
 
 def _quotas(sale: Sale, wanted: Counter[int], with_quota: Collection[int]) -> list[Statement]:

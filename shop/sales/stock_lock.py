@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any
 
 from django.conf import settings
 
@@ -35,24 +35,16 @@ def fence_of(lease: Lease) -> stock.Fence:
     return stock.Fence(epoch=epoch, token=token if lease.backend.capabilities.fencing else None)
 
 
-class LockUse(NamedTuple):
-    """The grant under which an order is written: columns of the order."""
+def use_of(lease: Lease, *, asked_at: float | None = None) -> dict[str, Any]:
+    """Return what an order that is written now says of its grant; `asked_at` is monotonic.
 
-    lock_backend: str | None = None
-    lock_token: int | None = None
-    """None if the tokens of the backend fence nothing."""
-    lock_waited_us: int | None = None
-    """Microseconds from the purchase's request for the lock to the grant; None for a batch."""
-    lock_held_us: int | None = None
-    """Microseconds from the grant until the order is sent to the database."""
-
-
-def use_of(lease: Lease, *, asked_at: float | None = None) -> LockUse:
-    """Return what an order that is written now says of its grant; `asked_at` is monotonic."""
-    granted_at, backend = lease.granted_at, lease.backend
-    waited = None if asked_at is None else max(0, int((granted_at - asked_at) * 1e6))
-    token = lease.token if backend.capabilities.fencing else None
-    return LockUse(backend.alias, token, waited, int((time.monotonic() - granted_at) * 1e6))
+    The token is None if it fences nothing, the wait if no purchase has asked for the lock.
+    """
+    granted_at = lease.granted_at
+    waited = None if asked_at is None else max(0.0, round(1000 * (granted_at - asked_at), 3))
+    held = round(1000 * (time.monotonic() - granted_at), 3)
+    grant = {"backend": lease.backend.alias, "token": fence_of(lease).token}
+    return {**grant, "waited_ms": waited, "held_ms": held}
 
 
 def withdraw(

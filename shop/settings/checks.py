@@ -68,29 +68,23 @@ def _stripe_problem() -> str:
 
 
 @register(Tags.security, deploy=True)
-def check_payments(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about Stripe's test mode, in which no customer is charged."""
-    if settings.PAYMENT_PROVIDER != "stripe" or "_test_" not in settings.STRIPE_SECRET_KEY:
-        return []
-    return [Warning("STRIPE_SECRET_KEY is a test key: no customer is charged.", id="shop.W002")]
-
-
-@register(Tags.security, deploy=True)
-def check_mail(**kwargs: Any) -> list[CheckMessage]:
-    """Warn about a missing SMTP server or sender, or about links that lead to no public site."""
-    missing = {
+def check_services(**kwargs: Any) -> list[CheckMessage]:
+    """Warn if Stripe charges no customer, e-mail does not arrive, or its links lead nowhere."""
+    needed = {
         "EMAIL_URL": settings.EMAIL_URL,
         "EMAIL_FROM": "@localhost" not in settings.DEFAULT_FROM_EMAIL,
         "SITE_URL": "//127.0.0.1" not in settings.SITE_URL,
     }
-    names = " and ".join(name for name, is_set in missing.items() if not is_set)
-    if not names:
-        return []
-    why = (
-        f"{names} not set: no e-mail is sent, servers refuse it, or its links lead nowhere. "
-        "No password can be reset."
-    )
-    return [Warning(why, hint="See docs/how-to/send-mail.md.", id="shop.W003")]
+    missing = " and ".join(name for name, is_set in needed.items() if not is_set)
+    wrong = {
+        "W002": settings.PAYMENT_PROVIDER == "stripe"
+        and "_test_" in settings.STRIPE_SECRET_KEY
+        and "STRIPE_SECRET_KEY is a test key: no customer is charged.",
+        "W003": missing
+        and f"{missing} not set: no e-mail is sent, servers refuse it, or its links lead nowhere. "
+        "No password can be reset. See docs/how-to/send-mail.md.",
+    }
+    return [Warning(why, id=f"shop.{number}") for number, why in wrong.items() if why]
 
 
 @register(Tags.caches, deploy=True)

@@ -23,12 +23,6 @@ def sales(request: HttpRequest) -> HttpResponse:
 
 
 @live_page
-def sale(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return a sale. Raise NotFound."""
-    return JsonResponse(_sale(get_cached_sale(slug=slug).sale))
-
-
-@live_page
 def stock(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the units of a sale that can still be bought. Raise NotFound."""
     seen = get_cached_sale(slug=slug)

@@ -5,10 +5,9 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from django import forms
-from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import (
     AuthenticationForm,
     PasswordChangeForm,
@@ -58,10 +57,6 @@ class SignInForm(AuthenticationForm):
         super().confirm_login_allowed(user)
         if fold_name(user.get_username()) != fold_name(self.cleaned_data["username"]):
             raise self.get_invalid_login_error()
-
-
-class StaffSignInForm(SignInForm, AdminAuthenticationForm):
-    """The admin's sign-in form."""
 
 
 class SignUpForm(UserCreationForm):  # type: ignore[type-arg]
@@ -199,18 +194,12 @@ def read_key(in_body: object, in_header: str | None = None) -> str:
 
 def _read_json(body: bytes) -> dict[str, Any]:
     try:
-        sent = json.loads(
-            body.decode(), parse_constant=_refuse, object_pairs_hook=_refuse_duplicates
-        )
+        sent = json.loads(body.decode(), object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError):  # includes UnicodeDecodeError and too long numbers
         raise BadInput(_("The body is not JSON.")) from None
     if not isinstance(sent, dict):
         raise BadInput(_("The body is not a JSON object."))
     return sent
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

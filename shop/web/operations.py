@@ -19,7 +19,7 @@ from locking import LockError, admin, locks, policy
 from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
-from shop.operations.live import LiveState, get_live_state, get_outage, get_statistics, invalidate
+from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
 from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
 from shop.web.forms import SwitchForm
 
@@ -66,7 +66,6 @@ def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResp
     asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
-        "statistics": get_statistics(),
         "form": form or SwitchForm(initial=active | asked),
         "now": timezone.now(),
     }
@@ -87,8 +86,7 @@ def live(request: CustomerRequest) -> HttpResponse:
 @_staff_page
 def statistics(request: CustomerRequest) -> HttpResponse:
     """Render the part that changes every few seconds."""
-    context = {**_live(request, get_live_state()), "statistics": get_statistics()}
-    return render(request, "ops/_statistics.html", context)
+    return render(request, "ops/_statistics.html", _live(request, get_live_state()))
 
 
 def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:

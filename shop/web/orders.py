@@ -9,11 +9,9 @@ from django.core.paginator import Paginator
 from django.forms import ModelForm
 from django.forms.models import model_to_dict
 from django.http import HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.views.decorators.csrf import csrf_exempt
 
 from inventory.statements import insert
 from locking.exceptions import IdempotencyError, KeyInFlight
@@ -23,14 +21,13 @@ from shop.delivery import DeliveryAddress
 from shop.errors import (
     BadInput,
     InFlight,
-    InvalidTransition,
     KeyReused,
     ShopError,
     answer,
     wants_json,
 )
 from shop.models import Order, Payment
-from shop.orders.addresses import CLOSED, address_of, can_change, last_address, save_address
+from shop.orders.addresses import address_of, can_change, last_address, save_address
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments.providers import can_pay, provider
 from shop.platform.headers import allow
@@ -135,14 +132,14 @@ def _order_context(order: Order, key: str = "") -> dict[str, Any]:
     context = {"order": order, "payments": payments, "payment": next(iter(payments), None)}
     return {
         **context,
-        **address_context(order),
+        **_address_context(order),
         "now": timezone.now(),
         "key": key or str(uuid.uuid4()),
     }
 
 
-def address_context(order: Order) -> dict[str, Any]:
-    """Return the context of an order page's part, with a form if the customer may change it.
+def _address_context(order: Order) -> dict[str, Any]:
+    """Return the context of the page's last part, with a form if the customer may change it.
 
     It proposes the address of the customer's last order.
     """
@@ -153,13 +150,9 @@ def address_context(order: Order) -> dict[str, Any]:
     return {"address": address, "form": AddressForm(initial=model_to_dict(last) if last else {})}
 
 
-@customer_page
-def _show(request: CustomerRequest, number: str) -> HttpResponse:
-    return _page(request, get_order(customer=request.user, number=number))
-
-
 @customer_form
-def _change(request: CustomerRequest, number: str) -> HttpResponse:
+def address(request: CustomerRequest, number: str) -> HttpResponse:
+    """Save the delivery address of one of the customer's own orders."""
     order, form = get_order(customer=request.user, number=number), AddressForm(request.POST)
     if form.is_valid():
         save_address(order=order, lines=form.cleaned_data)
@@ -168,19 +161,6 @@ def _change(request: CustomerRequest, number: str) -> HttpResponse:
         messages.success(request, _("Saved."))
         return SeeOther(order.get_absolute_url())
     if wants_json(request):
-        problems = (f"{name}: {texts[0]}" for name, texts in form.errors.items())
-        raise BadInput(" ".join(problems))
-    return _page(request, order, form=form)
-
-
-@csrf_exempt  # `_change` checks the token, after it has checked who has signed in
-def address(request: CustomerRequest, number: str) -> HttpResponseBase:
-    """Show the address of one of the customer's own orders, or change it."""
-    return (_change if request.method == "POST" else _show)(request, number=number)
-
-
-def _page(request: CustomerRequest, order: Order, **invalid: AddressForm) -> HttpResponse:
-    context = {"order": order, **address_context(order), **invalid}
-    if "form" not in context:
-        raise InvalidTransition(CLOSED)
-    return render(request, "shop/address.html", context, status=400 if invalid else 200)
+        raise BadInput(" ".join(f"{name}: {texts[0]}" for name, texts in form.errors.items()))
+    context = {**_order_context(order), "form": form}
+    return allow_payment(render(request, "shop/order.html", context, status=400))

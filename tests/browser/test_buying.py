@@ -80,9 +80,8 @@ def test_button_opens_by_the_server_clock(people):
     assert Order.objects.filter(sale__slug="camera").count() == 1
 
 
-@with_and_without_script
-def test_purchase_of_a_sold_out_sale_is_refused(people, script):
-    page = people("li", **PHONE, java_script_enabled=script)
+def test_purchase_of_a_sold_out_sale_is_refused(people):
+    page = people("li", **PHONE)
     page.goto("/sales/kettle/")
     empty("kettle")
     with page.expect_response("**/buy/") as refusal:
@@ -90,13 +89,12 @@ def test_purchase_of_a_sold_out_sale_is_refused(people, script):
     assert refusal.value.status == 409
     expect(page.get_by_role("alert")).to_contain_text("Sold out")
     expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
-    page.screenshot(path=SHOTS / f"refused-{'script' if script else 'plain'}.png", full_page=True)
+    page.screenshot(path=SHOTS / "refused.png", full_page=True)
     assert not Order.objects.filter(customer__username="li").exists()
 
 
-@with_and_without_script
-def test_503_keeps_the_form(people, script):
-    page = people("li", java_script_enabled=script)
+def test_503_keeps_the_form(people):
+    page = people("li")
     page.goto("/sales/teapot/")
     key = page.locator("[name=idempotency_key]").input_value()
     page.get_by_label("Quantity").select_option("2")
@@ -113,28 +111,18 @@ def test_503_keeps_the_form(people, script):
     assert Order.objects.get(customer__username="li").quantity == 2
 
 
-@with_and_without_script
-def test_queued_purchase_leads_to_its_order(people, script):
+def test_queued_purchase_leads_to_its_order(people):
     """The page waits, and leads to the order as soon as it is written."""
-    page = people("li", **PHONE, java_script_enabled=script)
+    page = people("li", **PHONE)
     page.goto("/sales/guitar/")
     page.get_by_role("button", name="Buy now").click()
     expect(page).to_have_url(re.compile("/reservations/"))
     expect(page.get_by_role("status")).to_contain_text("You're in!")
     assert page.evaluate(TOO_WIDE) <= 0
-    page.screenshot(path=SHOTS / f"queued-{'script' if script else 'plain'}.png", full_page=True)
+    page.screenshot(path=SHOTS / "queued.png", full_page=True)
     assert Consumer(threading.Event()).round() == 1
     expect(page).to_have_url(re.compile("/orders/"))
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
-
-
-@with_and_without_script
-def test_language_changes_with_one_click(people, script):
-    page = people(java_script_enabled=script)
-    page.goto("/sales/phone-x/")
-    page.get_by_role("group", name="Language").get_by_role("button", name="中文").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("手机 X")
-    expect(page).to_have_url(re.compile("/sales/phone-x/$"))
 
 
 def test_times_are_shown_in_the_reader_zone(people):
@@ -257,18 +245,6 @@ def test_whole_purchase_by_keyboard(people):
     assert Order.objects.get(customer__username="li").status == "paid"
 
 
-def test_account_menu_works_by_keyboard(people):
-    page = people("li", **PHONE)
-    page.goto("/")
-    tab_to(page, "li")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="Profile")).to_be_visible()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("link", name="Profile")).to_be_hidden()
-    expect(page.locator(".menu summary")).to_be_focused()
-
-
 def test_cards_follow_stock_and_phase_without_a_reload(people):
     opens_in("camera", 25)
     page = people()
@@ -290,13 +266,10 @@ def test_cards_follow_stock_and_phase_without_a_reload(people):
     assert min(polls) < 6000, "states only"
 
 
-@pytest.mark.parametrize(
-    ("path", "poll"), [("/", "/live/"), ("/sales/teapot/", "/sales/teapot/stock/")]
-)
-def test_page_polls_each_second_and_pauses_in_a_hidden_tab(people, path, poll):
-    page = people()
+def test_page_polls_each_second_and_pauses_in_a_hidden_tab(people):
+    page, poll = people(), "/sales/teapot/stock/"
     page.clock.install(time=0)
-    page.goto(path)
+    page.goto("/sales/teapot/")
     polls = []
     page.on("request", lambda request: poll in request.url and polls.append(request.url))
     page.clock.pause_at(100)
@@ -313,30 +286,3 @@ def test_page_polls_each_second_and_pauses_in_a_hidden_tab(people, path, poll):
     with page.expect_response(f"**{poll}**"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     assert len(polls) == seen + 1
-
-
-def test_page_polls_at_the_opening(people):
-    opens_in("camera", 3600)
-    page = people()
-    page.clock.install()
-    page.goto("/sales/camera/")
-    polls = []
-    page.on("request", lambda request: "/stock/" in request.url and polls.append(request.url))
-    page.clock.run_for(30_000)
-    assert polls == []
-    with page.expect_response("**/stock/**"):
-        page.clock.run_for(30_000)
-
-
-def test_hero_starts_the_demo_without_an_account(people):
-    """The test of the lab runs it; here no worker takes it."""
-    page = people()
-    page.goto("/")
-    page.get_by_role("button", name="Run the demo").click()
-    expect(page).to_have_url(re.compile("/lab/runs/"))
-    other = people(java_script_enabled=False)
-    other.goto("/")
-    other.get_by_role("button", name="Run the demo").click()
-    expect(other.get_by_role("heading", level=1)).to_have_text("A load test is already running")
-    other.get_by_role("button", name="Go to the running test").click()
-    expect(other).to_have_url(page.url)

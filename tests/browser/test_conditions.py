@@ -82,14 +82,6 @@ def normal_before_and_after(page: Page) -> Iterator[None]:
     expect_state(page, "good", NORMAL)
 
 
-def test_normal_has_charts_and_processes(ops):
-    with normal_before_and_after(ops):
-        expect(ops.locator("#condition .advice")).to_contain_text("Active lock: redis")
-        expect(ops.locator(".chart polyline").first).to_be_attached()
-        ops.get_by_text("Stores and processes").click()
-        expect(ops.locator("#stores")).to_contain_text("2 web, 1 worker, 1 consumer")
-
-
 def test_redis_unavailable(ops, shop):
     with normal_before_and_after(ops):
         shop.redis.kill()
@@ -109,17 +101,3 @@ def test_mariadb_unavailable(ops, shop):
         expect(ops.locator("#live")).to_contain_text("Unknown until the store responds")
         shop.database.start()
         expect(ops.locator("#condition.good")).to_contain_text(NORMAL, timeout=SECONDS)
-
-
-@pytest.mark.parametrize(
-    ("part", "level", "sentence"),
-    [
-        ("worker", "warn", "The worker has stopped: no job has finished since"),
-        ("consumer", "bad", "No consumer is running: orders of queued sales are not written"),
-    ],
-)
-def test_process_stopped(ops, shop, part, level, sentence):
-    with normal_before_and_after(ops):
-        getattr(shop, part).stop()
-        expect_state(ops, level, sentence)
-        getattr(shop, part).launch()

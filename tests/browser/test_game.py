@@ -48,28 +48,6 @@ def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
     assert page.url.endswith(path)  # no page was loaded meanwhile
 
 
-def test_race_is_won_without_script(people, started):
-    page = people(java_script_enabled=False)
-    start(page, "race", started)
-    for buyer in "AABBBA":
-        page.locator(f"#{buyer}-step").click()
-    expect(page.get_by_text("You did it.")).to_be_visible()
-    page.get_by_role("button", name="Start again with the guard").click()
-    expect(page.get_by_text("Can it still be won?")).to_be_visible()
-
-
-def test_waiting_buyer_is_shown_when_it_gets_the_lock(people, started):
-    page = people()
-    start(page, "expire", started)
-    page.get_by_role("button", name="Start again with the guard").click()
-    expect(page.get_by_text("Can it still be won?")).to_be_visible()
-    for button, words in (("A-step", "is about to read"), ("A-kill", "was killed")):
-        page.locator(f"#{button}").click()
-        expect(page.locator(".buyers li").first).to_contain_text(words)
-    page.locator("#B-step").click()
-    expect(page.locator(".buyers li").last).to_contain_text("is about to read")
-
-
 @every_look
 def test_game_fits_and_is_readable(people, started, look):
     page = people(**look)

@@ -5,23 +5,18 @@ import re
 from playwright.sync_api import expect
 
 from shop.mail import service
-from shop.models import User
 from tests.browser.conftest import (
     PHONE,
-    bought,
-    opens_in,
     problems,
     sign_in,
-    with_and_without_script,
 )
 
 MAILBOX = "loadtest.web.mailbox.Mailbox"
 
 
-@with_and_without_script
-def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_server, script):
+def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_server):
     settings.EMAIL_BACKEND, settings.SITE_URL = MAILBOX, live_server.url
-    page = people(**PHONE, java_script_enabled=script)
+    page = people(**PHONE)
     found = []
     page.goto("/accounts/sign-in/")
     sign_in(page)
@@ -29,7 +24,7 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     page.get_by_role("button", name="Sign out").click()
     page.goto("/accounts/sign-in/")
     page.get_by_role("link", name="Forgot your password?").click()
-    found += problems(page, "reset") if script else []
+    found += problems(page, "reset")
     page.get_by_label("Email").fill("li@example.com")
     page.get_by_role("button", name="Send the link").click()
     expect(page.get_by_role("status")).to_contain_text("we've sent a link")
@@ -37,11 +32,11 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     expect(page.get_by_text("No messages.")).to_be_visible()
     assert service.send_mail() == 1
     page.get_by_role("button", name="Check again").click()
-    found += problems(page, "mailbox") if script else []
+    found += problems(page, "mailbox")
     page.get_by_role("link", name=re.compile("accounts.reset")).click()
     for label in ("New password:", "New password confirmation:"):
         page.get_by_label(label, exact=True).fill("a-blue-kettle-7")
-    found += problems(page, "new-password") if script else []
+    found += problems(page, "new-password")
     page.get_by_role("button", name="Set a new password").click()
     expect(page.get_by_text("Your new password is set.")).to_be_visible()
     page.get_by_label("Username").fill("li")
@@ -49,21 +44,3 @@ def test_forgotten_password_is_reset_through_the_mailbox(people, settings, live_
     page.locator("main form button").first.click()
     expect(page.locator("summary").filter(has_text="li")).to_be_visible()
     assert found == []
-
-
-def test_reminder_and_order_lead_to_the_mailbox_in_chinese(people, settings, live_server):
-    settings.EMAIL_BACKEND, settings.SITE_URL = MAILBOX, live_server.url
-    page = people("li", **PHONE, locale="zh-CN")
-    opens_in("headphones", 3600)
-    page.goto("/sales/headphones/")
-    page.get_by_role("button", name="开抢提醒我").click()
-    expect(page.get_by_text("开抢前会发邮件提醒您。")).to_be_visible()
-    User.objects.update(language="zh-hans")
-    opens_in("headphones", 300)
-    assert service.send_mail() == 1
-    page.goto(bought("speaker").get_absolute_url())
-    page.get_by_role("link", name="查看邮件").click()
-    expect(page.get_by_role("heading", name=re.compile("开抢"))).to_be_visible()
-    assert problems(page, "mailbox") == []
-    page.get_by_role("link", name=re.compile("sales.headphones")).click()
-    expect(page).to_have_url(re.compile("sales.headphones"))

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from shop.administration.audit import audit_all
 from shop.models import Order
 from shop.orders.service import expire_unpaid_orders
-from tests.browser.conftest import PHONE, SHOTS, with_and_without_script
+from tests.browser.conftest import PHONE, SHOTS
 
 
 def order_of(page: Page, slug: str = "speaker") -> Order:
@@ -20,38 +20,8 @@ def order_of(page: Page, slug: str = "speaker") -> Order:
     return Order.objects.get(customer__username="li")
 
 
-def test_declined_payment_can_be_repeated_without_script(people):
-    page = people("li", **PHONE, java_script_enabled=False)
-    order = order_of(page)
-    for choice, expected in (("Decline", "Payment declined"), ("Approve", "Paid")):
-        page.get_by_role("button", name="Pay ¥149 now").click()
-        expect(page.get_by_text("Test mode: no real payment")).to_be_visible()
-        page.get_by_role("button", name=choice, exact=True).click()
-        expect(page).to_have_url(re.compile("/orders/"))
-        expect(page.get_by_role("status").filter(has_text=expected)).to_be_visible()
-        page.screenshot(path=SHOTS / f"payment-{choice}.png", full_page=True)
-    order.refresh_from_db()
-    assert order.status == "paid"
-
-
-def test_payment_succeeds_after_a_gateway_timeout(people, settings):
-    settings.PAYMENT_TIMEOUT_SECONDS = 5
-    page = people("li")
-    order = order_of(page)
-    page.get_by_role("button", name="Pay ¥149 now").click()
-    page.get_by_role("button", name="Don't respond (time-out)").click()
-    expect(page.get_by_text("didn't respond in time")).to_be_visible()  # without a reload
-    page.get_by_role("button", name="Pay ¥149 now").click()
-    page.get_by_role("button", name="Approve", exact=True).click()
-    expect(page.get_by_role("status")).to_contain_text("Paid")
-    order.refresh_from_db()
-    assert order.status == "paid"
-    assert order.payments.count() == 2
-
-
-@with_and_without_script
-def test_cancellation_needs_a_second_step_and_returns_the_unit(people, script):
-    page = people("li", **PHONE, java_script_enabled=script)
+def test_cancellation_needs_a_second_step_and_returns_the_unit(people):
+    page = people("li", **PHONE)
     page.goto("/sales/speaker/")
     expect(page.locator("#stock")).to_contain_text("3 of 25")
     order = order_of(page)

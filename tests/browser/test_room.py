@@ -7,9 +7,7 @@ from playwright.sync_api import Page, Route, expect
 
 from shop.administration.sale_management import open_now
 from shop.models import Sale
-from shop.purchase import admission
 from tests.browser.conftest import every_look, problems
-from waiting_room import service
 from waiting_room.estimate import estimate
 
 ROOM = "/sales/backpack/room/"
@@ -76,19 +74,6 @@ def test_visitor_waits_and_buys(people):
     expect(page).to_have_url(re.compile("/sales/backpack/$"), timeout=30_000)
     page.get_by_role("button", name="Buy now").click()
     expect(page.get_by_text("Waiting for payment")).to_be_visible()
-
-
-def test_room_works_without_script(people):
-    page = people("li", java_script_enabled=False)
-    open_room(page)
-    expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
-    assert "refresh" in page.locator("noscript").inner_html()
-    assert open_now(sale=backpack())
-    service.clear()
-    admission.clear()
-    expect(page.get_by_role("heading", name="It's your turn")).to_be_visible(timeout=30_000)
-    page.get_by_role("button", name="Go to the sale").click()
-    expect(page.get_by_role("button", name="Buy now")).to_be_visible()
 
 
 def waiting_and_hearing(people):

@@ -85,7 +85,6 @@ def check_span(span: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "python manage.py no_such_command",
         "python manage.py audit_stock --no-such-option",
         "python manage.py lock_policy switch no_such_backend",
         "python tools/no_such_tool.py",
@@ -95,7 +94,6 @@ def check_span(span: str) -> None:
         "helm install shop deploy/helm --set no-such-value=1",
         "gunicorn shop.wsgi --config no/such/file.py",
         'pip install ".[no-such-extra]"',
-        "pip install no-such-package",
         "no-such-program",
     ],
 )

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from devservers import reserve_port
 from devservers.programs import required
 from tests.docs.pages import ROOT
@@ -23,22 +21,12 @@ USE_TZ = True
 """Those of a project whose server does not exist."""
 
 
-def run_tests(folder: Path, files: dict[str, str], *options: str) -> str:
+def run_tests(folder: Path, files: dict[str, str]) -> str:
     """Write the files to an empty project and return what pytest prints there."""
     for name, code in {"settings.py": SETTINGS, **files}.items():
         (folder / name).write_text(code)
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--ds",
-            "settings",
-            *options,
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ds", "settings"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         capture_output=True,
@@ -59,33 +47,17 @@ def test_tests_of_a_project_need_no_server(tmp_path: Path) -> None:
     assert "4 passed" in run_tests(tmp_path, files)
 
 
-def etcd_files(backend: str) -> dict[str, str]:
-    """Return the page's modules, with a port that is free."""
-    _, suite, _ = python_blocks("docs/library/write-a-backend.md")
+def test_backend_of_the_page_passes_the_contract(tmp_path: Path) -> None:
+    backend, suite, entry = python_blocks("docs/library/write-a-backend.md")
     required("etcd")
     port, mark = reserve_port()
     mark.close()
     assert "23790" in suite.code
-    return {
+    files = {
         "conftest.py": 'pytest_plugins = ["locking.testing.fixtures"]\n',
-        "project_locks.py": backend,
+        "project_locks.py": backend.code,
         "test_project_locks.py": suite.code.replace("23790", str(port)),
     }
-
-
-def test_backend_of_the_page_passes_the_contract(tmp_path: Path) -> None:
-    backend, _, entry = python_blocks("docs/library/write-a-backend.md")
-    printed = run_tests(tmp_path, etcd_files(backend.code))
+    printed = run_tests(tmp_path, files)
     assert re.search(r"\b2\d passed", printed), printed
     assert "project_locks.EtcdBackend" in entry.code
-
-
-def test_contract_rejects_the_backend_without_its_condition(tmp_path: Path) -> None:
-    """The control: the suite of the page fails when a held lock is granted again."""
-    backend, _, _ = python_blocks("docs/library/write-a-backend.md")
-    condition = 'if done.get("succeeded"):\n                return'
-    assert condition in backend.code
-    files = etcd_files(backend.code.replace(condition, "if done:\n                return"))
-    test = "test_held_lock_is_refused_at_once"
-    with pytest.raises(AssertionError, match=f"FAILED .*{test}"):
-        run_tests(tmp_path, files, "-k", test)

@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import pytest
+import requests
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
@@ -99,9 +99,9 @@ def without_values(text: str) -> str:
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     source = tmp_path / "django-distributed-locks"
-    shutil.copytree(
-        ROOT / "locking", source / "locking", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for package in ("locking", "shop"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, source / package, ignore=ignored)
     for name in SOURCES:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
@@ -111,6 +111,21 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.communicate()
+
+
+def check_wheel(wheel: Path) -> None:
+    """Expect the library, without the shop beside it, and no requirement but Django."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("METADATA"))
+        requires = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.M)
+    expected = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "locking").rglob("*.*")
+        if file.suffix in (".py", ".lua", ".html", ".mo", ".typed")
+    }
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert [one for one in requires if "extra" not in one] == ["django>=5.2"]
 
 
 def read_until(started: subprocess.Popen[str], part: str) -> str:
@@ -131,47 +146,32 @@ def is_open(port: int) -> bool:
     return False
 
 
-class Browser:
-    """Follows links of the admin with a session."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.opener = build_opener(HTTPCookieProcessor())
-
-    def read(self, path: str, **form: str) -> str:
-        """Return a page, or what the server replies to the form of the last page."""
-        if form:
-            form["csrfmiddlewaretoken"] = field("csrfmiddlewaretoken", self.page)
-        data = urlencode(form).encode() or None
-        request = Request(self.address + path, data, {"Referer": self.address})  # noqa: S310
-        with self.opener.open(request, timeout=60) as response:
-            self.page: str = response.read().decode()
-        return self.page
-
-
-def field(name: str, page: str) -> str:
-    """Return the value of a form's field."""
-    found = re.search(rf'name="{name}" value="([^"]+)"', page)
-    assert found, page
-    return found[1]
-
-
 def release_in_the_admin(address: str, user: str, password: str, name: str) -> None:
     """Follow step 5 and 6 of the page: sign in, see the lock, release it."""
-    browser, page = Browser(address), "/admin/locking/heldlock/"
-    browser.read(f"/admin/login/?next={page}")
-    listed = browser.read(f"/admin/login/?next={page}", username=user, password=password)
+    page, browser = f"{address}/admin/locking/heldlock/", requests.Session()
+
+    def read(url: str, **form: str) -> str:
+        """Return a page, or what the server replies to its form."""
+        text = browser.get(url, timeout=60).text
+        if form:
+            fields = re.findall(r'name="(csrfmiddlewaretoken|token|next)" value="([^"]*)"', text)
+            text = browser.post(url, {**dict(fields), **form}, timeout=60).text
+        return text
+
+    listed = read(
+        f"{address}/admin/login/?next=/admin/locking/heldlock/", username=user, password=password
+    )
     for title in ("Holder", "Since", "Time left", "Waiters", "Token", name):
         assert title in listed, title
-    (link,) = re.findall(rf'href="({page}[^"]+/change/)"', listed)
-    token = field("token", browser.read(link))
-    released = browser.read(link, token=token, confirm=name)
+    (link,) = re.findall(r'href="/admin/locking/heldlock/([^"]+/change/)"', listed)
+    released = read(page + link, confirm=name)
     assert f"Lock {name} is released. Its former holder may still be running." in released
 
 
 def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
     began = time.monotonic()
     reader.run("pip wheel")
+    check_wheel(next(reader.folder.glob("wheels/*.whl")))
     reader.run("startproject")
     reader.write("mysite/settings.py", "a")
     assert "no issues" in reader.run("createsuperuser")

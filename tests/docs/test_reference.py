@@ -1,26 +1,32 @@
-"""The generated reference of the library is current and complete."""
+"""The generated parts of the docs are current, and the reference of the library is complete."""
 
 import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 import locking
 from loadtest.kernel import marked
-from tests.docs import check_page
 from tests.docs.pages import ROOT
+from tools import lock_table
 from tools.library_reference import NAMES, PAGE, PARTS
 
+GENERATED = [
+    *((PAGE, part, make) for part, make in PARTS.items()),
+    (lock_table.PAGE, lock_table.PART, lock_table.markdown),
+    *(
+        (ROOT / name, lock_table.SUMMARY, partial(lock_table.summary, words))
+        for name, words in lock_table.READMES.items()
+    ),
+]
 
-@pytest.mark.parametrize("part", PARTS)
-def test_part_matches_the_code(part: str) -> None:
-    before, after = marked.around(PAGE, part)
-    assert PAGE.read_text() == before + PARTS[part]() + after, "run: -m tools.library_reference"
 
-
-def test_checks_match_their_messages(db: None) -> None:
-    before, after = marked.around(PAGE, check_page.PART)
-    expected = before + check_page.markdown() + after
-    assert PAGE.read_text() == expected, "run: -m tests.docs.check_page"
+@pytest.mark.parametrize(("page", "part", "make"), GENERATED)
+def test_generated_part_is_current(page: Path, part: str, make: Callable[[], str]) -> None:
+    before, after = marked.around(page, part)
+    assert page.read_text() == before + make() + after, "run its generator: see CONTRIBUTING.md"
 
 
 def test_every_check_and_error_has_an_anchor() -> None:

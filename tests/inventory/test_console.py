@@ -1,12 +1,9 @@
 """Errors, suggestions and tables of the commands."""
 
-import re
-
 import pytest
 from django.core.management import CommandError
 
 from inventory.management.console import Parser, table
-from locking.exceptions import unknown
 
 
 def test_errors_raise_when_python_code_calls_the_command() -> None:
@@ -15,11 +12,6 @@ def test_errors_raise_when_python_code_calls_the_command() -> None:
     with pytest.raises(CommandError, match="Did you mean 'two'") as refused:
         parser.parse_args(["tow"])
     assert refused.value.returncode == 2
-
-
-def test_only_a_similar_name_is_suggested() -> None:
-    assert "'redis'?" in unknown("backend", "rediss", ["none", "redis"])
-    assert "mean" not in unknown("backend", "oracle", ["none", "redis"])
 
 
 ROWS = [["redis", "12", "1.5 ms", "ok"], ["database", "7", "", "broken, and why"]]
@@ -42,11 +34,6 @@ def test_wide_table_continues_below_with_its_first_column() -> None:
     assert all(block.splitlines()[3].startswith("redis ") for block in blocks)
     assert max(len(line) for block in blocks for line in block.splitlines()) <= 30
     assert table(HEADINGS, ROWS, width=40) == table(HEADINGS, ROWS)
-
-
-def test_colours_do_not_count_as_width() -> None:
-    coloured = [[*row[:3], f"\x1b[32;1m{row[3]}\x1b[0m"] for row in ROWS]
-    assert re.sub(r"\x1b\[[\d;]*m", "", table(HEADINGS, coloured)) == table(HEADINGS, ROWS)
 
 
 def test_table_without_rows_has_its_headings() -> None:

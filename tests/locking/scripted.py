@@ -44,6 +44,11 @@ class ScriptedBackend(MemoryBackend):
         Backend.reset_after_fork(self)
         self.server = Server()
 
+    @property
+    def tokens(self) -> int:
+        """The last token that was granted."""
+        return self.server.last_token
+
     def then(self, call: str, *steps: Callable[[], object]) -> None:
         """Run `steps` before the next calls of `call`; a step may raise."""
         self.script.setdefault(call, deque()).extend(steps)

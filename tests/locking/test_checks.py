@@ -4,7 +4,6 @@ import math
 import re
 
 import pytest
-from django.core.checks import Error
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
@@ -21,7 +20,7 @@ from locking.checks import (
 from locking.jobs.tasks import resend_unfinished_runs
 from locking.models import LockPolicy
 from tests.locking.modes import PATH as PATH_OF_MODES
-from tests.locking.scripted import PATH, ScriptedBackend
+from tests.locking.scripted import PATH
 
 GOOD = {"BACKEND": PATH}
 POLICY = {"BACKEND": "a"}
@@ -64,11 +63,6 @@ def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> l
     settings.LOCKS = {"a": conf}
     settings.LOCK_POLICY = policy
     return [str(found.id) for found in check_locks()]
-
-
-def test_good_settings_pass(settings) -> None:
-    assert ids(settings, GOOD) == []
-    assert ids(settings, {**GOOD, "TTL": 0.5, "TIMEOUT": 3, "LOCATION": "x", "OPTIONS": {}}) == []
 
 
 @pytest.mark.parametrize(
@@ -172,21 +166,6 @@ def test_mode_of_the_active_policy_must_exist(settings, db, conf, stored) -> Non
     command = re.search(r"`manage.py (.*)`", found.hint.replace("MODE", "checked"))
     call_command(*command[1].split(), "--force")
     assert check_policy_row(databases=["default"]) == []
-
-
-def test_check_of_the_backend_is_run(settings, monkeypatch) -> None:
-    def check(cls, alias, conf):
-        return [Error(f"{alias} has no {conf.get('LOCATION')}", id="mine.E001")]
-
-    monkeypatch.setattr(ScriptedBackend, "check", classmethod(check))
-    assert ids(settings, GOOD) == ["mine.E001"]
-
-
-def test_check_command_fails_with_all_errors(settings) -> None:
-    settings.LOCKS = {"a": {**GOOD, "TTL": 0}}
-    settings.LOCK_POLICY = {**POLICY, "BACKEND": "b"}
-    with pytest.raises(SystemCheckError, match=r"(?s)locking\.E003.*locking\.E005"):
-        call_command("check")
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,6 @@ from devservers.faults.waiting import WAIT_TIMEOUT
 from locking.threads import HelperThread
 
 
-def test_error_of_a_call_is_raised_in_the_task() -> None:
-    async def ask() -> None:
-        await HelperThread("test").run(lambda: int("x"))
-
-    with pytest.raises(ValueError, match="invalid literal"):
-        asyncio.run(ask())
-
-
 def test_call_of_a_cancelled_task_is_finished_and_the_thread_goes_on() -> None:
     helper, go, done = HelperThread("test"), threading.Event(), threading.Event()
 

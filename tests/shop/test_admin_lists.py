@@ -8,17 +8,11 @@ from django.test.utils import CaptureQueriesContext
 from locking.admin import base
 from locking.models import JobRun
 from shop.models import Order, User
-from shop.purchase.place_order import place_order
-from shop.sales.purchase_request import PurchaseRequest
-from tests.shop.making import a_customer, a_sale, fresh, signed_in
+from tests.shop.making import a_customer, a_sale
+from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 LISTS = ("shop/order", "shop/user", "shop/payment", "inventory/stockmovement", "locking/jobrun")
-
-
-@pytest.fixture
-def staff() -> Client:
-    return signed_in(User.objects.create_superuser("amy", email="amy@example.com"))
 
 
 @pytest.fixture
@@ -26,17 +20,15 @@ def orders() -> list[Order]:
     sale = a_sale()
     for number in range(3):
         name = f"wang{number}"
-        customer = User.objects.create(username=name, email=f"{name}@example.com")
-        wanted = PurchaseRequest(customer_id=customer.pk, sale=fresh(sale), quantity=1, key="k")
-        place_order(wanted)
+        buy(sale, customer=User.objects.create(username=name, email=f"{name}@example.com"))
     return list(Order.objects.order_by("-pk"))
 
 
-def listed(staff: Client, path: str, **query: str) -> list[object]:
-    return list(staff.get(f"/admin/{path}/", query).context["cl"].result_list)
+def listed(amy: Client, path: str, **query: str) -> list[object]:
+    return list(amy.get(f"/admin/{path}/", query).context["cl"].result_list)
 
 
-def test_search_finds_whole_values_first_and_then_beginnings(staff, orders) -> None:
+def test_search_finds_whole_values_first_and_then_beginnings(amy, orders) -> None:
     newest = orders[0]
     User.objects.create(username="wang")
     for text, found in {
@@ -50,22 +42,22 @@ def test_search_finds_whole_values_first_and_then_beginnings(staff, orders) -> N
         "ang2": [],
         "": orders,
     }.items():
-        assert listed(staff, "shop/order", q=text) == found, text
-    assert [user.username for user in listed(staff, "shop/user", q="wang")] == ["wang"]
-    assert listed(staff, "shop/rejectedreservation", q="no number") == []
+        assert listed(amy, "shop/order", q=text) == found, text
+    assert [user.username for user in listed(amy, "shop/user", q="wang")] == ["wang"]
+    assert listed(amy, "shop/rejectedreservation", q="no number") == []
 
 
-def test_list_counts_and_pages_through_a_limited_number_of_rows(staff, orders, monkeypatch) -> None:
+def test_list_counts_and_pages_through_a_limited_number_of_rows(amy, orders, monkeypatch) -> None:
     monkeypatch.setattr(base, "COUNTED", 2)
-    page = staff.get("/admin/shop/order/")
+    page = amy.get("/admin/shop/order/")
     assert "2+ orders" in page.text
     assert str(page.context["cl"].result_count) == "2+"
     monkeypatch.setattr(base, "COUNTED", 3)
-    assert str(staff.get("/admin/shop/order/").context["cl"].result_count) == "3"
+    assert str(amy.get("/admin/shop/order/").context["cl"].result_count) == "3"
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_list_takes_few_queries_and_sorts_by_an_index(path: str, staff, orders) -> None:
+def test_list_takes_few_queries_and_sorts_by_an_index(path: str, amy, orders) -> None:
     for number in range(20):
         a_customer()
         JobRun.objects.create(
@@ -76,7 +68,7 @@ def test_list_takes_few_queries_and_sorts_by_an_index(path: str, staff, orders) 
             sent_at="2026-01-01T00:00Z",
         )
     with CaptureQueriesContext(connection) as queries:
-        assert listed(staff, path) or path == "shop/payment"
+        assert listed(amy, path) or path == "shop/payment"
     assert len(queries) <= 8
     joins = [query["sql"] for query in queries if "JOIN" in query["sql"]]
     assert not [sql for sql in joins if "auth_group" not in sql], "a join sorts the whole table"

@@ -14,8 +14,8 @@ def workers(database_url: str) -> Iterator[Callable[..., list[RoomWorker]]]:
     """`workers(2)`: two processes of the shop, on the test's own database."""
     started: list[RoomWorker] = []
 
-    def start(number: int, redis_url: str | None = None) -> list[RoomWorker]:
-        new = [RoomWorker(database_url, redis_url) for _ in range(number)]
+    def start(number: int) -> list[RoomWorker]:
+        new = [RoomWorker(database_url) for _ in range(number)]
         started.extend(new)
         return new
 

@@ -12,7 +12,7 @@ from shop.administration import sale_management
 from shop.models import Sale
 from shop.purchase import admission
 from tests.shop.making import a_sale, fresh
-from waiting_room import store
+from waiting_room import service, store
 from waiting_room.models import Room
 from waiting_room.store import Snapshot
 
@@ -57,3 +57,4 @@ def open_now(sale: Sale) -> None:
     assert sale_management.open_now(sale=sale)
     sale.refresh_from_db()
     admission.clear()
+    service.clear()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 
 import pytest
+from django.db import connections
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -27,28 +31,39 @@ def redis(settings) -> Iterator[Redis]:
         yield server
 
 
-def test_concurrent_joins_get_each_position_once(workers) -> None:
-    """Three processes of eight threads; every customer joins in two of them."""
+def test_concurrent_joins_get_each_position_once() -> None:
+    """Of 24 threads; every customer joins twice."""
     room = a_room(opens_in=3600)
-    customers = list(range(1, 301))
-    both = workers(3)
-    for number, worker in enumerate(both):
-        worker.send("join", sale=room.sale_id, customers=customers[number * 50 : number * 50 + 200])
-    told = [dict(worker.receive()["places"]) for worker in both]
-    merged = {**told[0], **told[1], **told[2]}
-    assert all(merged[one] == place for each in told for one, place in each.items())
-    assert sorted(merged.values()) == customers
+
+    def place(number: int) -> tuple[int, int | None]:
+        try:
+            customer = number % 300
+            return customer, join(sale=room.sale, customer_id=customer).position
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(24) as pool:
+        told = set(pool.map(place, range(600)))
+    assert sorted(position for _, position in told) == list(range(1, 301))
     assert status_of(sale=room.sale).joined == 300
 
 
 @pytest.mark.faults(row="R")
-def test_no_acknowledged_place_is_lost_when_redis_is_killed(redis, workers) -> None:
-    room = a_room(opens_in=3600)
-    (worker,) = workers(1, redis.url)
-    worker.send("join_until_refused", sale=room.sale_id, announce=100)
-    assert worker.receive() == {"joined": 100}
-    redis.kill()
-    acknowledged = dict(worker.receive()["places"])
+def test_no_acknowledged_place_is_lost_when_redis_is_killed(redis) -> None:
+    room, numbers, acknowledged = a_room(opens_in=3600), count(1), {}
+
+    def join_until_refused(_: int) -> None:
+        with suppress(ServiceUnavailable):
+            for customer in numbers:
+                place = join(sale=room.sale, customer_id=customer)
+                acknowledged[customer] = place.position
+        connections.close_all()
+
+    with ThreadPoolExecutor(4) as pool:
+        joining = pool.map(join_until_refused, range(4))
+        until(lambda: len(acknowledged) >= 100, "places")
+        redis.kill()
+        list(joining)
     redis.start()
     until(lambda: status_of(sale=room.sale).state == "before", "Redis")
     for customer, position in acknowledged.items():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -15,14 +13,13 @@ from locking.testing.calls import within
 from shop.errors import NotAdmitted
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
-from shop.platform import rate_limits
 from shop.purchase import admission
-from shop.purchase.admission import admit, gate_state
+from shop.purchase.admission import admit
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, fresh, signed_in
-from tests.shop.web.wsgi_browser import Browser, alone, counted_messages, li
+from tests.shop.web.wsgi_browser import Browser, alone, li
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import gate, service
 from waiting_room.models import Room
@@ -33,6 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 ENTRIES = pytest.mark.parametrize("entry", ["token", "session"])
 FULFILMENTS = pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+gate_state = gate.RoomGate().state
 BOUND = 30.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
 
@@ -73,11 +71,9 @@ def test_purchase_needs_an_admission(li, entry, fulfilment) -> None:
     assert again.body == bought.body, "a replay gets the same response"
 
 
-@ENTRIES
-def test_form_without_an_admission_gets_a_page(li, entry) -> None:
+def test_form_without_an_admission_gets_a_page(li) -> None:
     sale = a_room().sale
-    form = li.form(sale) if entry == "token" else {**li.secret, **li.form(sale)}
-    page = (li.send if entry == "token" else li.send_without_token)(sale, form)
+    page = li.send(sale, li.form(sale))
     assert page.status == 409
     assert "not your turn" in page.text
 
@@ -94,8 +90,7 @@ def test_customer_with_an_order_gets_the_same_response(li, entry) -> None:
     assert send(Browser(), sale, entry).status == 409
 
 
-@pytest.mark.parametrize("is_limited", [True, False])
-def test_returned_unit_goes_to_the_next_in_line(li, settings, is_limited) -> None:
+def test_returned_unit_goes_to_the_next_in_line(li, settings) -> None:
     """Not to someone who was admitted before it was sold out, nor to whom it was returned by."""
     settings.WAITING_ROOM_TURN_SECONDS = 10**6
     room = a_room(stock=1, inlet=60_000)
@@ -108,9 +103,6 @@ def test_returned_unit_goes_to_the_next_in_line(li, settings, is_limited) -> Non
     until(lambda: send(loser, room.sale, "token").body["error"] == "sold_out", "sold out")
     until(lambda: service.status_of(sale=room.sale).state == "sold_out", "the room to know it")
     cancel_order(order=Order.objects.select_related("sale").get())
-    if not is_limited:  # the control: the fastest of all who were ever admitted
-        until(lambda: send(loser, room.sale, "token").status == 201, "the returned unit")
-        return
     settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
     gate.clear()
     until(lambda: place_of(sale=room.sale, customer_id=third.user.pk).admitted, "the third's turn")
@@ -121,20 +113,6 @@ def test_returned_unit_goes_to_the_next_in_line(li, settings, is_limited) -> Non
     assert Order.objects.filter(status="pending").get().customer_id == third.user.pk
 
 
-def test_refusal_costs_one_query_and_one_message(li, monkeypatch) -> None:
-    """And the message of the rate limit, which counts a customer from the second request on."""
-    sale = a_room(inlet=1).sale
-    for module in (admission, service):
-        for name in ("FRESH", "MAX_AGE", "ROOMS_FRESH", "ROOMS_MAX_AGE"):
-            monkeypatch.setattr(module, name, 60, raising=False)
-    rate_limits.count("1/second", "anyone")  # loads the limiter's script
-    for browser in (Browser(), li):
-        assert send(browser, sale, "token").status == 409  # fills the caches
-    with CaptureQueriesContext(connection) as queries, counted_messages() as messages:
-        assert send(li, sale, "token").status == 409
-    assert (len(queries), len(messages)) == (1, 2)
-
-
 def test_customer_behind_the_served_position_is_refused() -> None:
     room = a_room(inlet=1)
     first, second = a_customer().pk, a_customer().pk
@@ -142,14 +120,6 @@ def test_customer_behind_the_served_position_is_refused() -> None:
         join(sale=room.sale, customer_id=customer)
         with pytest.raises(NotAdmitted):
             admit(PurchaseRequest(customer, fresh(room.sale), 1, "k"))
-
-
-def test_sale_without_a_room_costs_no_message(li, monkeypatch) -> None:
-    a_room()
-    sale = a_sale()
-    monkeypatch.setattr(service, "place_of", None)
-    assert send(li, sale, "token").status == 201
-    assert gate_state(sale=sale, customer_id=li.user.pk) is None
 
 
 def test_sale_page_knows_the_state_of_the_room(li, settings) -> None:

@@ -1,7 +1,6 @@
 """The message about a customer's turn: to those who asked for it, while the turn lasts."""
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 from django.core import mail
@@ -105,14 +104,3 @@ def test_unavailable_room_delays_no_other_message(fault: Callable, is_written: b
     assert told() == ["p1"]
     waiting = Message.objects.filter(state=Message.State.WAITING, due_at__gt=timezone.now())
     assert waiting.count() == is_written
-
-
-def test_lost_or_ended_room_leads_to_none() -> None:
-    room, person = a_room(inlet=60_000, stock=1), a_person(1)
-    remind(sale=room.sale, customer=person)
-    service.join(sale=room.sale, customer_id=person.pk)
-    store.delete(room=Room.objects.get())
-    assert send_mail() == 0
-    room.sale.closes_at = timezone.now() - timedelta(seconds=1)
-    room.sale.save()
-    assert send_mail() == 0

@@ -36,13 +36,6 @@ def a_full_room(people: int, **fields: object) -> StoredRoom:
     return room
 
 
-def test_numbers_follow_the_order_of_arrival() -> None:
-    room = StoredRoom(opens_in=60)
-    assert [room.join(customer).number for customer in (7, 5, 7, 9)] == [1, 2, 1, 3]
-    assert room.visit(5).position == 2
-    assert (room.visit(8).number, room.visit().joined) == (None, 3)
-
-
 def test_list_at_the_opening_is_fixed_before_the_next_arrival() -> None:
     room = StoredRoom(opens_in=60, mode="lottery")
     room.fill(3)
@@ -53,20 +46,6 @@ def test_list_at_the_opening_is_fixed_before_the_next_arrival() -> None:
     assert late.is_drawing
     assert room.visit(2).position is None, "the lottery has not been drawn"
     assert room.visit().serving == 0
-
-
-def test_admission_is_the_inlet_times_the_elapsed_time(clock) -> None:
-    """In steps of a second each of which admits a fraction of a person; none is lost."""
-    room = a_full_room(60, inlet_per_minute=7)
-    began = room.visit()
-    served = [began.serving]
-    for second in range(1, 200):
-        clock.shift(second)
-        seen = room.visit()
-        served.append(seen.serving)
-    assert served == sorted(served)
-    assert seen.serving >= 23
-    assert abs(seen.serving - began.serving - (seen.now - began.now) * 7 / 60_000) <= 1
 
 
 def test_fast_visits_lose_no_fraction(clock) -> None:
@@ -284,20 +263,6 @@ def test_arrivals_are_complete_or_refused() -> None:
     command("HDEL", store.keys_of(room.room)[1], 500)
     with pytest.raises(ServiceUnavailable):
         store.arrivals(room=room.room, until=1100)
-
-
-def test_lost_state_is_noticed_and_not_created_by_a_change() -> None:
-    room = StoredRoom()
-    store.delete(room=room.room)
-    store.configure(room=room.room)
-    assert store.visit(room=room.room, sale=room.sale) is None
-
-
-def test_created_state_is_kept() -> None:
-    room = StoredRoom()
-    room.join(1)
-    store.create(room=room.room)
-    assert room.visit().joined == 1
 
 
 def test_people_need_less_than_300_bytes_each() -> None:

@@ -67,6 +67,7 @@ PROGRAMS = {
     "game/owner": Program("redis", _BUY_3, (LEASE,), **_TWO_UNITS),
     "game/fence-broken": Program("redis", _BUY, (LEASE,), OVERSOLD),
     "game/fence": Program("redis", _BUY, (LEASE,), strategy="fenced"),
+    "game/conditional": Program("none", _BUY, strategy="conditional"),
     "game/commit-broken": Program("redis", "A, B: wait read release write", breaks=OVERSOLD),
     "game/commit": Program("redis", _BUY),
     "recipes/setnx": Program("setnx", "A, B: wait release", (CRASH,), STUCK),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.kernel.history import Event, history
+from loadtest.kernel.holds import holds
 from loadtest.kernel.judges import Run, tokens
 from shop.models import Order, digest
 from shop.purchase.admission import MAX_AGE
@@ -117,29 +118,14 @@ def with_expiries(events: Sequence[Event]) -> list[Event]:
     It may happen at any time from the deadline on, as the owner last knew it; a lease without a
     deadline ends with its process.
     """
-    held = defaultdict[str, list[Event]](list)
-    deadlines: dict[str, int | None] = {}
-    killed: dict[str, int] = {}
-    for event in events:
-        owner = event.get("owner", "")
-        match event["do"], event.get("type"):
-            case "acquire", "ok":
-                held[owner].append(event)
-                deadlines[owner] = event["deadline"]
-            case "renew", "ok":
-                deadlines[owner] = event["deadline"]
-            case "release", "ok" if held[owner]:
-                held[owner].pop()
-            case "fault", "start" if "target" in event:
-                killed.setdefault(event["target"], event["t"])
-    ends = list[Event]()
-    for grant in (grant for grants in held.values() for grant in grants):
-        name, owner = grant["name"], grant["owner"]
-        if (at := deadlines[owner]) is None:
-            at = killed.get(grant["actor"])
-        if at is not None:
-            call = {"do": "release", "type": "invoke", "id": len(ends), "actor": "expiry", "t": at}
-            ends.append({**call, "name": name, "owner": owner})
+    told = [one for one in events if (one["do"], one.get("type")) != ("release", "fail")]
+    kept = [hold for hold in holds(told) if hold.freed is None]
+    call = {"do": "release", "type": "invoke", "actor": "expiry"}
+    ends = [
+        {**call, "id": number, "t": at, "name": hold.name, "owner": hold.owner}
+        for number, hold in enumerate(kept)
+        if (at := hold.killed if hold.deadline is None else hold.deadline) is not None
+    ]
     return sorted([*events, *ends], key=lambda event: int(event["t"]))
 
 

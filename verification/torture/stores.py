@@ -10,7 +10,7 @@ from devservers import Redis, Server, ZooKeeper, start_all, stop_all
 from devservers.faults.proxy import Proxy
 from devservers.faults.worker import WorkerProcess
 from devservers.temporary import temporary_directory
-from loadtest.kernel.topology import private_environ
+from loadtest.kernel.topology import DURABLE, private_environ
 from verification.torture.catalogue import ALIAS, DATABASES, OTHER, STORES, Store
 from verification.torture.plan import PROCESSES
 
@@ -19,8 +19,6 @@ SWITCHER = 0
 """The number of the process that switches the policy, and asks for the locks at the end."""
 START_SECONDS = 240.0
 """Seconds in which a process must start; on an overloaded machine, many times what it needs."""
-DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
-"""With "everysec", a Redis that is killed while its disk is slow loses what it has acknowledged."""
 
 
 class Stores:

@@ -86,20 +86,20 @@ topologySpreadConstraints:
 - name: EMAIL_URL
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: EMAIL_URL, optional: true}}
 - {name: SITE_URL, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
-- {name: ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" .Values.host | quote }}}
+- {name: ALLOWED_HOSTS, value: {{ .Values.host | quote }}}
 - {name: CSRF_TRUSTED_ORIGINS, value: {{ printf "%s://%s" (ternary "https" "http" .Values.https) .Values.host | quote }}}
 {{- /* URLs may contain $(MYSQL_PASSWORD) and $(REDIS_PASSWORD). */}}
 - name: MYSQL_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: MYSQL_PASSWORD, optional: {{ ne $stores.databaseUrl "" }}}}
 - name: REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: REDIS_PASSWORD, optional: true}}
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: REDIS_PASSWORD, optional: {{ and (ne $stores.redisUrl "") (ne $stores.cacheUrl "") }}}}
 - {name: DATABASE_URL, value: {{ $stores.databaseUrl | default (printf "mysql://shop:$(MYSQL_PASSWORD)@%s-mariadb:3306/shop" $name) | quote }}}
-- {name: REDIS_URL, value: {{ $stores.redisUrl | default (printf "redis://%s-redis:6379/0" $name) | quote }}}
+- {name: REDIS_URL, value: {{ $stores.redisUrl | default (printf "redis://:$(REDIS_PASSWORD)@%s-redis:6379/0" $name) | quote }}}
 - {name: QUEUE_REDIS_URL, value: {{ $stores.queueRedisUrl | quote }}}
-- {name: CACHE_URL, value: {{ $stores.cacheUrl | default (printf "redis://%s-cache:6379/0" $name) | quote }}}
+- {name: CACHE_URL, value: {{ $stores.cacheUrl | default (printf "redis://:$(REDIS_PASSWORD)@%s-cache:6379/0" $name) | quote }}}
 {{- if or $stores.full $stores.redlockUrls }}
 - name: REDLOCK_URLS
-  value: {{ $stores.redlockUrls | default (include "seckill.addresses" (dict "root" . "store" "redlock" "count" 5 "prefix" "redis://" "port" 6379 "suffix" "/0")) | quote }}
+  value: {{ $stores.redlockUrls | default (include "seckill.addresses" (dict "root" . "store" "redlock" "count" 5 "prefix" "redis://:$(REDIS_PASSWORD)@" "port" 6379 "suffix" "/0")) | quote }}
 {{- end }}
 {{- if or $stores.full $stores.zookeeperHosts }}
 - name: ZOOKEEPER_HOSTS

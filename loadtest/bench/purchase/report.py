@@ -41,14 +41,6 @@ TARGETS = [
                 (f"{line}: worker CPU, x empty view", line, "empty view", "worker_cpu_ms", "<=", of)
                 for line, of in (("direct", 2.3), ("queued", 1.3))
             ),
-            *(
-                (f"{line}: token, {text} x none", line, f"{line}, no token", figure, sign, limit)
-                for line in ("direct", "queued")
-                for text, figure, sign, limit in (
-                    ("rate", "per_second", ">=", 1.2),
-                    ("CPU", "worker_cpu_ms", "<=", 0.8),
-                )
-            ),
         )
     ),
     # A worker reads the row ten times a second, however many requests there are.

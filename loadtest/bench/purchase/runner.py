@@ -49,24 +49,20 @@ class Line:
     keeps_ledger: bool = True
     fulfilment: str = Sale.Fulfilment.DIRECT
     strategy: str = WriteStrategy.CONDITIONAL
-    has_token: bool = True
-    """See Buyer."""
 
 
 REFERENCE = Line(name="reference", path="/reference/{}/buy/", keeps_ledger=False)
 DIRECT = Line(name="direct")
-DIRECT_NO_TOKEN = replace(DIRECT, name="direct, no token", has_token=False)
 CROWDED = Line(name="direct, 1,000 buyers", connections=1000)
 SOLD_OUT = Line(name="sold out", wanted="sold_out", sells=False)
 EMPTY = Line(name="empty view", path="/empty/", sells=False)
 CONDITIONAL = Line(name="conditional, no lock", backend="none")
 EMBEDDED = Line(name="SQLite")
 QUEUED = Line(name="queued", fulfilment=Sale.Fulfilment.QUEUED)
-QUEUED_NO_TOKEN = replace(QUEUED, name="queued, no token", has_token=False)
 SEEN = Line(name="queued, orders written and seen")
 # Lines with the same backend are adjacent: workers may use the old one for a second.
 LINES = {
-    "mysql": (REFERENCE, DIRECT, DIRECT_NO_TOKEN, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
+    "mysql": (REFERENCE, DIRECT, CROWDED, SOLD_OUT, EMPTY, CONDITIONAL),
     "postgresql": (replace(DIRECT, name="direct, PostgreSQL"),),
     "sqlite": (EMBEDDED,),
 }
@@ -106,15 +102,14 @@ def main(asked: dict[str, Any], _stores: Stores) -> None:
                 measured = _measure(web, line, sale, buyers, seconds)
                 if number:
                     end(line, measured)
-            for line in (QUEUED, QUEUED_NO_TOKEN) if number and is_main else ():
-                start(line, number + 1)
-                sale = sale_of(line, number, many)
+            if number and is_main:
+                start(QUEUED, number + 1)
+                sale = sale_of(QUEUED, number, many)
                 with burst.consumer(sale):
-                    path, senders = BUY.format(sale.slug), _senders(line, many)
-                    accepted, seen = burst.measure(web, sale, path, senders, asked["burst"])
-                end(line, accepted)
-                if line.has_token:
-                    end(SEEN, seen)
+                    path = BUY.format(sale.slug)
+                    accepted, seen = burst.measure(web, sale, path, many, asked["burst"])
+                end(QUEUED, accepted)
+                end(SEEN, seen)
         for line in ATTEMPT_LINES if is_main else ():
             start(line, steps)
             end(line, _attempts(web, line, many[: asked["attempts"] + 1]))
@@ -164,14 +159,10 @@ def sale_of(line: Line, number: int, buyers: Sequence[Buyer], units: int | None 
     return sale
 
 
-def _senders(line: Line, buyers: Sequence[Buyer]) -> list[Buyer]:
-    return [replace(buyer, has_token=line.has_token) for buyer in buyers]
-
-
 def _measure(
     web: WebServer, line: Line, sale: Sale, buyers: Sequence[Buyer], seconds: float
 ) -> Figures:
-    forms = requests(_senders(line, buyers[:-1]), line.path.format(sale.slug), sale)
+    forms = requests(buyers[:-1], line.path.format(sale.slug), sale)
     sent = forms if line.sells else cycle(forms)
     before = _store_costs()
     heard, cpu = run_load(web, sent, connections_open=line.connections, seconds=seconds)

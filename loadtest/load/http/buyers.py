@@ -32,8 +32,6 @@ class Buyer:
     cookies: str
     session: str
     csrf: str
-    has_token: bool = True
-    """False: the forms have no purchase token; session and CSRF token identify the buyer."""
 
     def form(
         self, sale: Sale, *, key: str = "", is_first: bool = True, attempt: int | None = None
@@ -50,16 +48,10 @@ class Buyer:
             session=self.session,
             is_first=is_first,
         )
-        form = {
-            "csrfmiddlewaretoken": self.csrf,
-            "idempotency_key": key,
-            "quantity": 1,
-        }
+        form = {"csrfmiddlewaretoken": self.csrf, "idempotency_key": key, "quantity": 1}
         if attempt:
             form["attempt"] = attempt
-        if self.has_token:
-            form["purchase_token"] = token
-        return urlencode(form)
+        return urlencode(form | {"purchase_token": token})
 
     def post(self, path: str, body: str, *, host: str = HOST) -> bytes:
         """Return the HTTP request of a form that asks for JSON."""

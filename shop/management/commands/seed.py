@@ -1,4 +1,4 @@
-"""`manage.py seed [--reset [--yes]]`: the accounts, products and sales of the demonstration.
+"""`manage.py seed`: the accounts, products and sales of the demonstration.
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
 8601 durations from now, `sold` is the number of units already bought, one by each guest, `room` the
@@ -6,7 +6,6 @@ mode of its waiting room.
 """
 
 import csv
-from argparse import ArgumentParser
 from datetime import datetime
 from decimal import Decimal
 
@@ -14,7 +13,6 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Permission
-from django.core.management import CommandError
 from django.db import models, transaction
 from django.utils import timezone
 
@@ -22,8 +20,8 @@ from inventory import stock
 from inventory.import_csv import import_products
 from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
-from inventory.models import Product, Stock, StockMovement, WriteStrategy
-from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale, User, digest
+from inventory.models import Product, WriteStrategy
+from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.sales.queries import create_sale
 
 CATALOGUE = settings.BASE_DIR / "shop/catalogue.csv"
@@ -41,8 +39,6 @@ DEMO_ACCOUNTS = {
 }
 SUPERUSER = "amy"
 READ_ONLY_STAFF = "ben"
-TABLES = (RejectedReservation, Payment, Order, StockMovement, CustomerQuota, Sale, Stock, Product)
-"""Deleted in this order, which the foreign keys prescribe."""
 READABLE_APPS = ("shop", "mail", "inventory", "locking", "waiting_room")
 """The apps whose rows the read-only staff may read."""
 GUESTS = [f"guest-{number:02}" for number in range(1, 61)]
@@ -50,30 +46,13 @@ GUESTS = [f"guest-{number:02}" for number in range(1, 61)]
 
 
 class Command(HelpfulCommand):
-    """Add missing rows, or replace all with --reset. Print the accounts."""
+    """Add missing rows, and print the accounts."""
 
     help = "Add the demo's products, sales and accounts."
-    example = "--reset"
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add --reset and --yes."""
-        parser.add_argument(
-            "--reset",
-            action="store_true",
-            help="delete all orders, sales, stock and products first; accounts are kept",
-        )
-        parser.add_argument("--yes", action="store_true", help="also delete orders of customers")
-
-    def handle(self, *, reset: bool, yes: bool, **options: object) -> None:
+    def handle(self, **options: object) -> None:
         """Seed in one transaction."""
-        if reset and settings.PRODUCTION:
-            raise CommandError("--reset deletes all orders, so production settings refuse it.")
-        others = Order.objects.exclude(customer__username__in=GUESTS)
-        if reset and not yes and (count := others.count()):
-            raise CommandError(f"--reset deletes {count} orders of customers: confirm with --yes.")
         with transaction.atomic():
-            for model in TABLES if reset else ():
-                model.objects.all().delete()
             guests, now = _people(), timezone.now()
             if not Product.objects.exclude(slug="lab-http").exists():  # created by `lab http`
                 with CATALOGUE.open(encoding="utf-8", newline="") as lines:

@@ -18,13 +18,11 @@ for i = 1, #ARGV, 5 do
   local id, number, customer, quantity, outcome = unpack(ARGV, i, i + 4)
   if redis.call('XDEL', orders, id) == 1 then
     settled = settled + 1
-    if customer ~= '' then
-      redis.call('HDEL', waiting, number)
-      if redis.call('HINCRBY', waiting, 'customer:' .. customer, -quantity) <= 0 then
-        redis.call('HDEL', waiting, 'customer:' .. customer)
-      end
+    redis.call('HDEL', waiting, number)
+    if redis.call('HINCRBY', waiting, 'customer:' .. customer, -quantity) <= 0 then
+      redis.call('HDEL', waiting, 'customer:' .. customer)
     end
-    if is_open and customer ~= '' then
+    if is_open then
       redis.call('HINCRBY', state, 'queued', -quantity)
       if has_left_stock[outcome] then
         redis.call('HINCRBY', state, 'stock', -quantity)

@@ -18,9 +18,6 @@ class Commands:
         """Send a line from a thread instead of a reply."""
         threading.Thread(target=send_to_parent, args=[{"announced": True}]).start()
 
-    def leave(self) -> None:
-        raise SystemExit(3)
-
     def crash(self) -> None:
         import os
 

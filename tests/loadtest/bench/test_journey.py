@@ -24,11 +24,10 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
     assert lines["purchase"]["queries"] > 0
     assert lines["static file"]["times"] > 10
     assert lines[runner.POLL]["times"] >= pages.WATCHED / 60
-    for name in runner.COUNTED:
-        once = [row for row in lines.values() if "times" in row]
-        whole = sum(row["times"] * row["rounds"][0][name] for row in once)
-        assert lines[runner.WITH]["rounds"][0][name] == pytest.approx(whole)
-        assert lines[runner.WITHOUT]["rounds"][0][name] < whole
+    once = [row for row in lines.values() if "times" in row]
+    whole = sum(row["times"] * row["rounds"][0]["queries"] for row in once)
+    assert lines[runner.WITH]["rounds"][0]["queries"] == pytest.approx(whole)
+    assert lines[runner.WITHOUT]["rounds"][0]["queries"] < whole
     assert len(found["targets"]) == 25
     assert all(target["met"] is not None for target in found["targets"])
     assert lines[journey.TABS]["offered"] >= journey.OPEN_TABS / 60

@@ -69,15 +69,10 @@ def test_every_backend_has_a_floor_and_a_peer():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--rounds=0"], "--rounds must be between"),
-        (["--backend=none"], "Unknown --backend 'none'"),
         (["--buyers=5"], "--buyers belongs to `lab bench purchase`"),
         (["journey", "--no-peers"], "--no-peers belongs to `lab bench locks`"),
         (["--seconds=0"], "--seconds belongs to `lab bench purchase`"),
-        (["--write=/no/locks.md"], "--write: cannot write /no/locks.md"),
         ([f"--write={__file__}"], "has no place between"),
-        (["purchase", "--seconds=nan"], "--seconds must be between 0.1 and 25"),
-        (["journey", "--part=people"], "Unknown --part 'people'"),
     ],
 )
 def test_bad_arguments_are_refused(wrong, message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import struct
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
@@ -69,18 +68,6 @@ def test_offline_page_of_the_largest_load_test_has_at_most_300_kb(language: str)
     assert export.as_file(report, "csv").count(b"\n") == 2101
     few = export.shown(load_test(replace(LARGEST, repeats=4)))
     assert (len(few["lines"]), few["unlisted"]) == (84, 0)
-
-
-def size(png: bytes) -> tuple[int, ...]:
-    assert png.startswith(b"\x89PNG")
-    return struct.unpack(">II", png[16:24])
-
-
-def test_previews_and_their_larger_files() -> None:
-    small, scenario = load_test(replace(LARGEST, repeats=1)), recorded()["results"]["no-lock"]
-    assert size(export.preview(small)) == (1200, 630)
-    assert size(export.as_file(small, "png")) == (2400, 1260)
-    assert size(scenario_export.preview({"scenarios": [scenario]})) == (1200, 630)
 
 
 def test_csv_of_events_has_both_variants() -> None:

@@ -77,29 +77,6 @@ def test_waiter_gets_the_lock_of_a_killed_holder_when_its_lease_ends(game: UUID)
     assert not client.ask(game, "state")["won"]
 
 
-def test_late_write_is_rejected_by_the_fence(game: UUID) -> None:
-    client.ask(game, "begin", level="fence", guarded=True)
-    state = run(game, ORDERS["fence"])
-    errors = [e.get("error") for e in state["events"] if e["do"] == "write"]
-    assert errors == [None, "StaleFence"]
-    assert state["sold"] == 1
-
-
-@pytest.mark.parametrize(
-    ("buyer", "verb", "turn"),
-    [("A", "step", 0), ("A", "step", 7), ("Z", "step", 1), ("A", "pause", 1), ("A", "close", 1)],
-)
-def test_action_that_is_not_possible_changes_nothing(
-    game: UUID, buyer: str, verb: str, turn: int
-) -> None:
-    client.ask(game, "begin", level="race", guarded=False)
-    before = run(game, "A")
-    with pytest.raises(client.StepOutdated):
-        client.ask(game, "act", buyer=buyer, verb=verb, turn=turn)
-    after = client.ask(game, "state")
-    assert (after["turn"], after["buyers"]) == (before["turn"], before["buyers"])
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_stop_is_a_line_of_the_code_shown(level: str) -> None:
     for variant in (LEVELS[level].broken, LEVELS[level].guarded):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -141,29 +139,3 @@ def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"t": 1, "actor": "b", "do"')
     (event,) = history(tmp_path)
     assert (event["actor"], event["do"]) == ("a", "lost")
-
-
-def test_history_needs_less_than_a_kilobyte_an_event(tmp_path: Path) -> None:
-    """From the files to the findings, at its peak."""
-    recorder, count = Recorder(tmp_path), 2500
-    for number in range(count):
-        lock = {"name": "sale:1", "owner": f"host:1:{number:x}:0123456789abcdef", "backend": "r"}
-        form: dict[str, Any] = {"id": number, "user": number, "key": "k", "quantity": 1}
-        recorder.note("buy", "invoke", **form)
-        recorder.note("acquire", "invoke", id=number, **lock)
-        recorder.note("acquire", "ok", id=number, token=number + 1, deadline=10**15, **lock)
-        recorder.note("release", "invoke", id=number, **lock)
-        recorder.note("buy", "ok", order=f"{number}", replayed=False, **form)
-    orders = [OrderRow(f"{number}", number, digest("k"), 1, "paid") for number in range(count)]
-    dump = rows()._replace(orders=orders)
-
-    def measure() -> float:
-        tracemalloc.start()
-        run = Run(history(tmp_path), dump)
-        assert (judge(run), facts(run)["grants"]) == ([], count)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak / len(run.events)
-
-    # The best of two: Python's table of interned strings may grow meanwhile, by megabytes.
-    assert min(measure(), measure()) < 1000

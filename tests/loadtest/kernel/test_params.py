@@ -54,11 +54,6 @@ def test_wrong_values_are_refused(wrong: dict[str, Any], message: str) -> None:
         Sample(**wrong)
 
 
-def test_only_labelled_fields_are_in_the_form() -> None:
-    (name, field), *others = Sample.form_fields().items()
-    assert (name, field.label, field.initial, others) == ("count", "Count", 3, [])
-
-
 @pytest.mark.parametrize(
     "plan",
     [

@@ -48,10 +48,6 @@ def test_target(target: Target, value: float | None, is_met: bool | None) -> Non
     assert met([target], lines) == [{"target": text, "value": value, "met": is_met}]
 
 
-def test_figure_without_a_limit_is_no_target() -> None:
-    assert met([Target("t", "us", "rate", ">=", None)], {"us": line({"rate": 1})}) == []
-
-
 def test_page_removes_the_line_breaks_of_a_terminal() -> None:
     written = page(["que-\nries", "p99\nms"], [["1", "2"]], 3, {"python": "3"})
     assert written.startswith("| queries | p99 ms |\n")

@@ -50,15 +50,3 @@ def test_long_curve_is_thinned_out_but_keeps_its_ends() -> None:
     assert CURVE_POINTS / 2 <= len(points) <= CURVE_POINTS
     assert (points[0], points[-1][1]) == ((0.0, 0), 10 * CURVE_POINTS - 1)
     assert points == sorted(points)
-
-
-def test_only_the_worst_run_of_a_guard_keeps_its_curve() -> None:
-    load = planned(runs=4)
-    for event in (ended(7), ended(9), ended(8), ended(5, backend="redis")):
-        load.update(event)
-    assert [(run["sold"], bool(run["sold_at"])) for run in load.over] == [
-        (7, False),
-        (9, True),
-        (8, False),
-        (5, True),
-    ]

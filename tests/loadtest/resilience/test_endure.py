@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
-from loadtest.cli.endure import markdown
+from loadtest.cli.endure import COMMANDS
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience.recovery import DURATIONS, WAYS
 from locking import locks
@@ -53,19 +53,6 @@ def test_purchases_resume_before_the_lease_ends() -> None:
 
 def test_report_is_written_as_tables_and_lines() -> None:
     report = {"phases": [{"store": "redis", "ok": True}], "verdict": "ok", "samples": [{}]}
-    facts, tables = markdown(report).split("\n\n", 1)
+    facts, tables = COMMANDS["slow"].markdown(report).split("\n\n", 1)
     assert re.fullmatch(r"- load of the machine: [0-9.]+\n- verdict: ok", facts)
     assert tables == "Phases:\n\n| store | as required |\n| --- | --- |\n| redis | yes |\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rounds=0", "recovery"], "must be between"),
-        (["--attempts=0", "restarts"], "must be between"),
-        (["slow", "--write=manage.py"], "has no place between <!-- lab_endure_slow -->"),
-    ],
-)
-def test_bad_arguments_are_refused_before_the_experiment(words: list[str], message: str) -> None:
-    with pytest.raises(CommandError, match=message):
-        endure(*words)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Any
 
-import pytest
-
-from loadtest.charts import export
 from loadtest.load.plan import Plan
 from loadtest.web import comparison
 
@@ -40,20 +36,3 @@ def test_differences_have_signs() -> None:
     assert row["difference"] == {}
     assert comparison.differing_settings(A, B) == [("stock", 50, 80), ("seed", 42, 7)]
     assert comparison.differing_settings(A, A) == []
-
-
-def test_curves_of_both_runs_share_one_scale() -> None:
-    """Each guard has one colour; A is solid and B dashed; both stocks have a line."""
-    drawn = str(export.charts(comparison.overlaid(A, B))["sold_over_time"])
-    curves = re.findall(r"<polyline points=\"([^\"]+)\"[^>]* stroke=\"(#\w+)\" ([^>]+)>", drawn)
-    (a, colour, solid), (b, same, dashed) = curves
-    assert colour == same
-    assert 'stroke-dasharray="none"' in solid
-    assert 'stroke-dasharray="5 4"' in dashed
-    heights = [float(points.split(",")[-1]) for points in (a, b)]
-    bottom = float(a.split()[0].split(",")[1])
-    assert (bottom - heights[0]) / (bottom - heights[1]) == pytest.approx(50 / 80, abs=0.01)
-    assert re.findall(r"redis \+ naive · (\w): (\d+ / \d+)", drawn) == [
-        ("A", "50 / 50"),
-        ("B", "80 / 80"),
-    ]

@@ -1,6 +1,8 @@
-"""The course: public pages, in the order of its scenarios, with code from the source."""
+"""The course and its grid: public pages, in the order of the scenarios, with code of the source."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from django.template.loader import render_to_string
@@ -10,21 +12,20 @@ from django.utils import translation
 
 from loadtest.charts.source import Excerpt, diff
 from loadtest.models import LabRun
-from loadtest.scenarios import SCENARIOS
+from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, Step
-from loadtest.scenarios.scenario import REGISTERED
-from loadtest.web import tasks
+from loadtest.scenarios.scenario import FAULTS, REGISTERED
 
 MOST_WORDS = 90
+each_step = pytest.mark.parametrize("step", COURSE, ids=lambda step: step.name)
 
 
 def test_course_shows_every_scenario_once_in_the_order_of_the_list() -> None:
     assert [name for step in COURSE for name in step.scenarios] == list(SCENARIOS)
     assert SCENARIOS.keys() == REGISTERED.keys()
-    assert len(COURSE) == 15
 
 
-@pytest.mark.parametrize("step", COURSE, ids=lambda step: step.name)
+@each_step
 def test_step_is_short_and_its_code_is_that_of_the_source(step: Step) -> None:
     with translation.override("en"):
         text = render_to_string("learn/_text.html", {"step": step})
@@ -44,10 +45,10 @@ def test_every_step_has_a_picture_before_its_first_run(client: Client, db: None)
     page = client.get(reverse("learn")).text
     assert page.count('class="preview"') == page.count('class="timeline"') == len(COURSE)
     assert page.count("Not run here yet.") == len(COURSE)
-    assert page.index("SETNX and a crash") < page.index("A paused holder")
+    assert client.get(reverse("learn-step", args=["earthquake"])).status_code == 404
 
 
-@pytest.mark.parametrize("step", COURSE, ids=lambda step: step.name)
+@each_step
 def test_page_of_a_step(step: Step, client: Client, db: None) -> None:
     page = client.get(reverse("learn-step", args=[step.name])).text
     assert page.count('class="timeline"') == 2 * len(step.scenarios)
@@ -57,16 +58,21 @@ def test_page_of_a_step(step: Step, client: Client, db: None) -> None:
         assert reverse("lab-play", args=[name]) in page
 
 
-def test_unknown_step_is_not_found(client: Client, db: None) -> None:
-    assert client.get(reverse("learn-step", args=["earthquake"])).status_code == 404
+def test_grid_shows_each_variant_once_and_opens_its_timeline(client: Client, db: None) -> None:
+    page = client.get(reverse("learn-grid")).text
+    links = re.findall(r'<a href="(/learn/[\w-]+/)#([\w-]+)"><svg', page)
+    expected = [f"{name}-{half}" for name in SCENARIOS for half in ("broken", "repaired")]
+    assert sorted(anchor for _path, anchor in links) == sorted(expected)
+    assert page.count("</span> breaks") == page.count("</span> holds") == len(SCENARIOS)
+    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULTS)
+    lessons = {path: client.get(path).text for path in dict(links)}
+    assert all(f'id="{anchor}"' in lessons[path] for path, anchor in links)
 
 
-def test_visitor_starts_a_scenario_within_the_limit(client, db, settings, monkeypatch) -> None:
-    monkeypatch.setattr(tasks.execute, "delay", lambda run: None)
-    settings.LAB_GUEST_LIMIT = "1/minute"
-    play = reverse("lab-play", args=["setnx-without-expiry"])
-    assert client.post(play).status_code == 302
-    assert LabRun.objects.get().created_by is None
-    assert client.post(play).status_code in (409, 429)
-    LabRun.objects.update(slot=None, state=LabRun.State.DONE)
-    assert client.post(play).status_code == 429
+def test_run_of_this_machine_replaces_the_recorded_one(client: Client, db: None) -> None:
+    report = {"versions": {}, "scenarios": [export.recorded()["results"]["no-lock"]]}
+    done = {"state": LabRun.State.DONE, "slot": None, "report": report}
+    LabRun.objects.create(kind=LabRun.Kind.SCENARIO, plan={"scenario": "no-lock"}, **done)
+    page = client.get(reverse("learn-grid")).text
+    assert page.count("</span> Run here") == 2
+    assert page.count("</span> Recorded") == 2 * len(SCENARIOS) - 2

@@ -40,20 +40,6 @@ def test_interval_is_due_at_its_multiples(last, now, due, left) -> None:
     assert following == pytest.approx(left + EARLY, abs=1e-4)
 
 
-def test_beats_with_different_starts_send_the_same_times() -> None:
-    schedule = every(5, NOON)
-    named = []
-    for start, off in ((0.0, 0.0), (1.7, 0.0), (3.9, 0.4)):
-        last = at(start)
-        mine = []
-        for second in range(6, 40):
-            now = at(second + off)
-            mine += scheduled_times(schedule, last, now)
-            last = now
-        named.append(mine)
-    assert named[0] == named[1] == named[2] == [at(5 * number) for number in range(1, 8)]
-
-
 def test_newest_missed_times_are_sent() -> None:
     schedule = every(5, NOON)
     assert scheduled_times(schedule, at(-12), at(1)) == [at(-10), at(-5), at(0)]
@@ -76,26 +62,28 @@ def test_crontab_times_are_its_minutes() -> None:
     assert len(scheduled_times(often, at(-86400 * 30), at(0))) == MISSED
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.fixture
+def sent(monkeypatch) -> list[dict]:
+    """Return the options of the messages, which are not sent."""
+    sent: list[dict] = []
+    monkeypatch.setattr(
+        prune_job_runs, "apply_async", lambda *args, **options: sent.append(options)
+    )
+    return sent
+
+
+@pytest.fixture
+def scheduler(transactional_db: None) -> Scheduler:
+    app = Celery("beat", set_as_current=False)
+    app.conf.result_expires = None
+    app.conf.beat_schedule = {
+        "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
+    }
+    app.tasks.register(prune_job_runs)
+    return Scheduler(app)
+
+
 class TestScheduler:
-    @pytest.fixture
-    def sent(self, monkeypatch) -> list[dict]:
-        sent: list[dict] = []
-        monkeypatch.setattr(
-            prune_job_runs, "apply_async", lambda *args, **options: sent.append(options)
-        )
-        return sent
-
-    @pytest.fixture
-    def scheduler(self) -> Scheduler:
-        app = Celery("beat", set_as_current=False)
-        app.conf.result_expires = None
-        app.conf.beat_schedule = {
-            "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
-        }
-        app.tasks.register(prune_job_runs)
-        return Scheduler(app)
-
     def test_settings_do_not_overwrite_edited_entries(self, scheduler) -> None:
         task = PeriodicTask.objects.get(name="prune")
         assert task.interval.every == 3600
@@ -134,15 +122,11 @@ class TestScheduler:
         assert [options["headers"][runs.HEADER] for options in sent] == [hour.isoformat()] * 2
         assert not JobRun.objects.exists()
 
-    def test_two_beats_share_the_row_of_a_run(self, scheduler, sent) -> None:
-        for beat in (scheduler, Scheduler(scheduler.app)):
-            entry = beat.schedule["prune"]
-            entry.last_run_at -= timedelta(hours=1)
-            beat.apply_entry(entry)
-        assert len(sent) == 2
-        assert JobRun.objects.count() == 1
+    def test_run_exists_although_the_broker_refused_its_message(
+        self, scheduler, monkeypatch
+    ) -> None:
+        """`resend_unfinished` sends it again."""
 
-    def test_message_refused_by_the_broker_is_sent_again(self, scheduler, monkeypatch) -> None:
         def refuse(*args: object, **options: object) -> None:
             raise OperationalError("no broker")
 
@@ -150,13 +134,6 @@ class TestScheduler:
         entry = scheduler.schedule["prune"]
         entry.last_run_at -= timedelta(hours=1)
         scheduler.apply_entry(entry)
-        assert JobRun.objects.get().state == JobRun.State.DUE
-        sent: list[object] = []
-        monkeypatch.setattr(
-            prune_job_runs, "apply_async", lambda *args, headers: sent.append(headers)
-        )
-        JobRun.objects.update(lease_until=NOON, sent_at=NOON)
-        assert runs.resend_unfinished() == 1
         row = JobRun.objects.get()
-        own = {runs.HEADER: row.scheduled_for.isoformat(), runs.RUN: row.pk}
-        assert sent == [{"periodic_task_name": "prune", **own}]
+        assert row.state == JobRun.State.DUE
+        assert row.options["headers"] == {"periodic_task_name": "prune"}

@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from locking import policy
 from locking.jobs import runs
-from locking.jobs.beat import Scheduler
 from locking.jobs.run_once import current_run, run_once
-from locking.jobs.tasks import prune_job_runs
 from locking.models import JobRun, LockPolicyChange
+from tests.locking.jobs.test_beat import scheduler, sent
 
+__all__ = ["scheduler", "sent"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 celery = Celery("no-zones", set_as_current=False)
@@ -76,18 +76,7 @@ def test_expired_run_is_not_sent_again(expires):
     assert JobRun.objects.get().state == JobRun.State.FAILED
 
 
-def test_beat_sends_each_hour_once(monkeypatch):
-    app = Celery("beat", set_as_current=False)
-    app.conf.result_expires = None
-    app.conf.beat_schedule = {
-        "prune": {"task": "locking.jobs.tasks.prune_job_runs", "schedule": 3600.0}
-    }
-    app.tasks.register(prune_job_runs)
-    sent = []
-    monkeypatch.setattr(
-        prune_job_runs, "apply_async", lambda *args, **options: sent.append(options)
-    )
-    scheduler = Scheduler(app)
+def test_beat_sends_each_hour_once(scheduler, sent):
     entry = scheduler.schedule["prune"]
     assert not entry.is_due().is_due, "created just now"
     assert entry.is_due().next <= 3601
@@ -97,7 +86,7 @@ def test_beat_sends_each_hour_once(monkeypatch):
     assert [options["headers"][runs.HEADER] for options in sent] == [last_hour().isoformat()]
     assert JobRun.objects.get().scheduled_for == timezone.make_naive(last_hour())
     next(entry).save()
-    assert not scheduler.Entry(entry.model, app=app).is_due().is_due
+    assert not scheduler.Entry(entry.model, app=scheduler.app).is_due().is_due
 
 
 def test_history_of_switches_shows_local_times():

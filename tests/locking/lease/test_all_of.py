@@ -2,74 +2,73 @@
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, locks
-from locking.claims import Claim
+from locking.claims import Claim, Grant
 from locking.testing.calls import in_thread, within
+from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [([], "at least one name"), ("abc", "give a list")],
-)
-def test_bad_names_are_refused(process, names: Any, message: str) -> None:
-    with pytest.raises(LockMisuse, match=message):
+@pytest.mark.parametrize("names", [[], "abc"])
+def test_bad_names_are_refused(process, names: Any) -> None:
+    with pytest.raises(LockMisuse, match="give a list of at least one name"):
         process.all_of(names)
 
 
-def test_names_are_acquired_sorted_and_released_in_reverse(monkeypatch) -> None:
-    backend, seen = scripted(), []
-    for call in ("acquire", "release"):
-        real = getattr(backend.backend, call)
-
-        def record(claim: Claim, *args: Any, real: Any = real, call: str = call) -> Any:
-            seen.append((call, claim.name))
-            return real(claim, *args)
-
-        monkeypatch.setattr(backend.backend, call, record)
-    with backend.all_of(["b", "c", "a"]) as leases:
-        assert [lease.name for lease in leases.values()] == ["a", "b", "c"]
-    assert seen == [("acquire", name) for name in "abc"] + [("release", name) for name in "cba"]
+@pytest.mark.django_db
+def test_policy_lock_takes_several_names_in_their_order() -> None:
+    with lock.all_of(["b", "c", "a", "b"], timeout=2) as leases:
+        assert list(leases) == ["a", "b", "c"]
+        times = [lease.granted_at for lease in leases.values()]
+        assert times == sorted(times), "they were acquired in another order"
+        assert {lease.epoch for lease in leases.values()} == {1}
+    assert not [held for held in locks["redis"].inspect() if held.name in "abc"]
 
 
-def test_control_locks_in_the_given_order_deadlock(process) -> None:
-    """Each of two callers holds one lock and waits for the other's."""
-    both_hold = threading.Barrier(2)
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_callers_that_name_the_locks_in_another_order(process, is_guarded: bool) -> None:
+    """Both get them. The control: each holds one lock and waits for the other's."""
+    both_began = threading.Barrier(2)
 
-    def work(first: str, second: str) -> bool:
-        with process.lock(first):
-            both_hold.wait(WAIT_TIMEOUT)
-            got = process.lock(second).acquire(timeout=0.3)
-            both_hold.wait(WAIT_TIMEOUT)
+    def work(names: str) -> bool:
+        if is_guarded:
+            both_began.wait(WAIT_TIMEOUT)
+            with process.all_of([*names], timeout=WAIT_TIMEOUT):
+                return True
+        with process.lock(names[0]):
+            both_began.wait(WAIT_TIMEOUT)
+            got = process.lock(names[1]).acquire(timeout=0.3)
+            both_began.wait(WAIT_TIMEOUT)
             return bool(got)
 
-    other: list[bool] = []
-    thread = threading.Thread(target=lambda: other.append(work("b", "a")))
-    thread.start()
-    assert not work("a", "b")
-    thread.join()
-    assert other == [False]
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(work, ["ab", "ba"])] == [is_guarded] * 2
 
 
-def test_one_deadline_bounds_all_waits(process) -> None:
-    held = [process.lock(name) for name in "abc"]
-    for one in held:
-        one.acquire()
+def test_one_deadline_bounds_all_waits(monkeypatch) -> None:
+    backend, waits = scripted(), []
+    held = acquired(backend.lock("b"))
+    acquire = backend.backend.acquire
 
-    def attempt() -> str:
-        with pytest.raises(LockTimeout) as error, process.all_of(["c", "a"], timeout=0.2):
-            pass
-        return str(error.value)
+    def slow(claim: Claim, wait: float) -> Grant | None:
+        waits.append(wait)
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 0.05, "some time passing")
+        return acquire(claim, wait)
 
-    with within(2):
-        assert "'a' was still held by another caller after 0.2 s" in in_thread(attempt)
-    for one in held:
-        one.release()
+    monkeypatch.setattr(backend.backend, "acquire", slow)
+    with pytest.raises(LockTimeout, match=r"'b' was still held by another caller after 0\.2 s"):
+        in_thread(backend.all_of(["b", "a"], timeout=0.2).__enter__)
+    assert waits[1] <= waits[0] - 0.05
+    held.release()
+    assert not backend.inspect()
 
 
 def test_loss_of_one_lease_is_a_loss_of_all() -> None:
@@ -122,17 +121,6 @@ def test_error_of_the_store_leaves_nothing_held() -> None:
     assert not backend.held
 
 
-def test_error_of_the_block_is_raised(process) -> None:
-    def work() -> None:
-        with process.all_of(["a", "b"]):
-            process.break_lock("a")
-            raise ValueError("block")
-
-    with pytest.raises(ValueError, match="block"):
-        work()
-    assert not process.inspect()
-
-
 def test_holder_enters_again(process) -> None:
     with process.lock("b"), process.all_of(["a", "b"]) as leases:
         assert leases["b"].count == 2
@@ -172,11 +160,3 @@ def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
     with within(WAIT_TIMEOUT), pytest.raises(LockLost):
         asyncio.run(main())
     assert not backend.inspect()
-
-
-@pytest.mark.django_db
-def test_policy_lock_takes_several_names() -> None:
-    with lock.all_of(["b", "a", "b"], timeout=2) as leases:
-        assert {lease.epoch for lease in leases.values()} == {1}
-        assert list(leases) == ["a", "b"]
-    assert not [held for held in locks["redis"].inspect() if held.name in "ab"]

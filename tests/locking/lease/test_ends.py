@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from celery.signals import task_postrun, task_prerun
@@ -68,6 +68,19 @@ def test_what_a_request_or_task_leaves_behind_is_released(backend, begin, end) -
         assert [held.name for held in backend.inspect()] == ["before"]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_task_inside_a_transaction_leaves_its_lock_to_the_commit(backend) -> None:
+    """As an eager Celery task does. The control: another lock is released."""
+    with transaction.atomic():
+        task_prerun.send(None)
+        backend.lock("left", until="block").acquire()
+        with backend.lock("a", until="commit"):
+            pass
+        task_postrun.send(None)
+        assert [held.name for held in backend.inspect()] == ["a"]
+    assert not backend.inspect()
+
+
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["at an await", "at the end"])
 def test_block_is_cancelled_when_its_lease_is_lost(backend, is_waiting: bool) -> None:
     reached = []
@@ -97,15 +110,6 @@ def test_loss_is_raised_also_if_the_store_is_silent_at_the_end(backend) -> None:
         lease.mark_lost()
     assert lease.state is State.LOST
 
-    async def work() -> None:
-        backend.backend.then("release", unavailable)
-        async with backend.lock("b", cancel_on_loss=True) as lease:
-            lease.mark_lost()
-            await asyncio.sleep(WAIT_TIMEOUT)
-
-    with pytest.raises(LockLost):
-        asyncio.run(work())
-
 
 def test_released_lease_is_neither_lost_nor_held(backend) -> None:
     with backend.lock("a", ttl=0.05) as lease:
@@ -116,15 +120,18 @@ def test_released_lease_is_neither_lost_nor_held(backend) -> None:
     assert not lease.lost
 
 
-def test_cancellation_from_outside_at_the_end_of_the_block_arrives(backend) -> None:
+@pytest.mark.parametrize("is_at_the_end", [True, False])
+def test_cancellation_from_outside_is_not_taken_for_a_loss(backend, is_at_the_end: bool) -> None:
     async def work() -> None:
         async with backend.lock("a", cancel_on_loss=True) as lease:
+            task = asyncio.current_task()
+            if not is_at_the_end:
+                task.cancel()
             backend.break_lock("a")
             lease.mark_lost()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError) if is_at_the_end else nullcontext():
                 await asyncio.sleep(WAIT_TIMEOUT)
-            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
-        await asyncio.sleep(WAIT_TIMEOUT)
+            task.get_loop().call_soon(task.cancel)
 
     async def main() -> None:
         with pytest.raises(asyncio.CancelledError):
@@ -132,18 +139,3 @@ def test_cancellation_from_outside_at_the_end_of_the_block_arrives(backend) -> N
 
     asyncio.run(main())
     assert not backend.held
-
-
-def test_cancellation_from_outside_is_not_taken_for_a_loss(backend) -> None:
-    async def work() -> None:
-        async with backend.lock("a", cancel_on_loss=True) as lease:
-            asyncio.current_task().cancel()
-            backend.break_lock("a")
-            lease.mark_lost()
-            await asyncio.sleep(WAIT_TIMEOUT)
-
-    async def main() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(work())
-
-    asyncio.run(main())

@@ -1,6 +1,7 @@
 """Handing a lease over: the giver's side, tickets, the policy's lock. The contract tests stores."""
 
 import logging
+from contextlib import suppress
 
 import pytest
 from django.db import transaction
@@ -8,6 +9,7 @@ from django.db import transaction
 from locking import LockLost, LockMisuse, LockUnavailable, lock, locks
 from locking.handler import begin_work, end_work
 from locking.lease import TakenOver
+from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
 
@@ -35,46 +37,28 @@ def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
     assert not backend.held
 
 
-def test_dropped_lock_object_does_not_release_it() -> None:
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("entered again", LockMisuse), ("no reply", LockUnavailable), ("lost", LockLost)],
+)
+def test_lease_that_is_not_handed_over_stays_with_its_holder(fault: str, error: type) -> None:
     backend = scripted()
-    one = backend.lock("a")
-    one.acquire()
-    one.lease.hand_over()
-    del one
-    backend.lock("b").acquire()
-    other = backend.lock("c")
-    with other:
-        pass
-    assert "a" in {held.name for held in backend.inspect()}
-
-
-def test_lock_acquired_again_is_not_handed_over() -> None:
-    backend = scripted()
-    with backend.lock("a"), backend.lock("a") as lease:
-        with pytest.raises(LockMisuse, match="outermost block"):
-            lease.hand_over()
-        lease.check()
-    assert not backend.inspect()
-
-
-def test_giver_keeps_the_lease_when_the_store_does_not_reply() -> None:
-    backend = scripted()
-    with backend.lock("a") as lease:
+    held = backend.lock("a")
+    lease = acquired(held)
+    if fault == "entered again":
+        held.acquire()
+    elif fault == "no reply":
         backend.backend.then("set_depth", unavailable)
-        with pytest.raises(LockUnavailable):
-            lease.hand_over()
-        lease.check()
-        assert lease in lease.table.renewer.leases
+    else:
+        backend.break_lock("a")
+    with pytest.raises(error):
+        lease.hand_over()
+    assert lease.lost == (fault == "lost")
+    assert fault == "lost" or lease in lease.table.renewer.leases
+    while lease.is_unreleased:
+        with suppress(LockLost):
+            held.release()
     assert not backend.inspect()
-
-
-def test_lost_lease_is_not_handed_over() -> None:
-    backend = scripted()
-    one = backend.lock("a")
-    one.acquire()
-    backend.break_lock("a")
-    with pytest.raises(LockLost):
-        one.lease.hand_over()
 
 
 PART = {"backend": "redis", "token": 1, "policy": [1, ""]}

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -24,10 +24,6 @@ def redis(redis_server: Redis) -> Iterator[LockStore]:
 
 def is_free(backend: LockStore) -> bool:
     return NAME not in {held.name for held in backend.inspect()}
-
-
-async def soon(condition) -> None:
-    await asyncio.to_thread(until, condition, "the condition")
 
 
 @pytest.mark.parametrize("wrap", ["wait_for", "gather", "shield", "task"])
@@ -55,17 +51,20 @@ def test_wrapped_acquire_belongs_to_the_calling_task(redis: LockStore, wrap: str
     assert is_free(redis)
 
 
-def test_child_task_does_not_share_the_lock(redis: LockStore) -> None:
+@pytest.mark.parametrize("is_bridged", [False, True], ids=["await", "sync_to_async"])
+def test_child_task_does_not_share_the_lock(redis: LockStore, is_bridged: bool) -> None:
+    def acquire(**options: float) -> Coroutine[object, object, bool]:
+        mine = redis.lock(NAME)
+        return sync_to_async(mine.acquire)(**options) if is_bridged else mine.aacquire(**options)
+
+    async def child() -> bool:
+        return await acquire(timeout=0.05)
+
     async def main() -> None:
-        async with redis.lock(NAME):
-            child = asyncio.create_task(redis.lock(NAME).aacquire(timeout=0.05))
-            assert await child, "called here: the parent enters again"
-            await redis.lock(NAME).arelease()
-
-            async def own() -> bool:
-                return await redis.lock(NAME).aacquire(timeout=0.05)
-
-            assert await asyncio.create_task(own()) is False
+        mine = redis.lock(NAME)
+        assert await acquire()
+        assert await asyncio.create_task(child()) is False
+        await (sync_to_async(mine.release)() if is_bridged else mine.arelease())
 
     asyncio.run(main())
     assert is_free(redis)
@@ -110,21 +109,6 @@ def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: LockStore) -> No
     assert is_free(redis)
 
 
-def test_child_task_does_not_inherit_a_lock_through_sync_to_async(redis: LockStore) -> None:
-    async def main() -> None:
-        mine = redis.lock(NAME)
-        assert await sync_to_async(mine.acquire)()
-
-        async def child() -> bool:
-            return await sync_to_async(redis.lock(NAME).acquire)(timeout=0.05)
-
-        assert await asyncio.create_task(child()) is False
-        await sync_to_async(mine.release)()
-
-    asyncio.run(main())
-    assert is_free(redis)
-
-
 def test_sync_code_under_sync_to_async_may_enter_again(redis: LockStore) -> None:
     """As a sync view under ASGI does."""
 
@@ -139,24 +123,15 @@ def test_sync_code_under_sync_to_async_may_enter_again(redis: LockStore) -> None
     assert is_free(redis)
 
 
-def test_lock_left_behind_by_sync_to_async_is_released(redis: LockStore) -> None:
+@pytest.mark.parametrize("is_bridged", [False, True], ids=["await", "sync_to_async"])
+def test_lock_that_a_task_leaves_behind_is_released(redis: LockStore, is_bridged: bool) -> None:
     async def leave() -> None:
-        assert await sync_to_async(redis.lock(NAME, ttl=60).acquire)()
+        mine = redis.lock(NAME, ttl=60)
+        assert await (sync_to_async(mine.acquire)() if is_bridged else mine.aacquire())
 
     asyncio.run(leave())
     gc.collect()
     until(lambda: is_free(redis), "the release")
-
-
-def test_lock_left_behind_by_a_task_is_released(redis: LockStore) -> None:
-    async def main() -> None:
-        async def leave() -> None:
-            assert await redis.lock(NAME, ttl=60).aacquire()
-
-        await asyncio.create_task(leave())
-        await soon(lambda: is_free(redis))
-
-    asyncio.run(main())
 
 
 @pytest.mark.django_db(transaction=True)
@@ -198,12 +173,3 @@ def test_lock_that_is_not_reentrant_refuses_its_holder(redis: LockStore) -> None
 
     asyncio.run(main())
     assert is_free(redis)
-
-
-def test_lock_with_wrong_arguments_raises_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    unraisable: list[object] = []
-    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
-    with pytest.raises(TypeError, match="nmae"):
-        lock("invoice:42", nmae="x")
-    gc.collect()
-    assert not unraisable

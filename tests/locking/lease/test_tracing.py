@@ -1,10 +1,11 @@
-"""OpenTelemetry spans; with its SDK if that is installed, else with a recorder of its interface."""
+"""OpenTelemetry spans, on a recorder of its interface."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections import namedtuple
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from devservers.faults.waiting import until
 from locking import LockLost, LockTimeout, locks
-from locking.lease import TakenOver, tracing
+from locking.lease import tracing
 from tests.locking.scripted import scripted
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,42 +49,26 @@ class RecordedSpan:
         self._spans.append(self)
 
 
-def recorder(monkeypatch) -> tuple[Any, list[Any]]:
-    spans: list[Any] = []
-    api = ModuleType("opentelemetry.trace")
-    api.SpanContext = SpanContext
-    api.set_span_in_context = lambda span: span.get_span_context()
-    package = ModuleType("opentelemetry")
-    package.trace = api
-    monkeypatch.setitem(sys.modules, "opentelemetry", package)
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", api)
+@pytest.fixture
+def finished(monkeypatch, settings) -> Iterator[list[RecordedSpan]]:
+    """Return the finished spans."""
+    spans: list[RecordedSpan] = []
 
     class Tracer:
         def start_span(self, name: str, context: Any = None, attributes: Any = ()) -> RecordedSpan:
             return RecordedSpan(spans, name, context, attributes)
 
+    api = ModuleType("opentelemetry.trace")
+    api.SpanContext = SpanContext
+    api.set_span_in_context = lambda span: span.get_span_context()
     api.get_tracer = lambda name: Tracer()
-    return lambda: spans, spans
-
-
-@pytest.fixture
-def finished(monkeypatch, settings):
-    """Return a function that returns the finished spans."""
-    try:
-        from opentelemetry import trace
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    except ImportError:
-        found, _ = recorder(monkeypatch)
-    else:
-        exporter, provider = InMemorySpanExporter(), TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-        found = exporter.get_finished_spans
+    package = ModuleType("opentelemetry")
+    package.trace = api
+    monkeypatch.setitem(sys.modules, "opentelemetry", package)
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", api)
     settings.LOCK_TRACING = True
     tracing.tracer.cache_clear()
-    yield found
+    yield spans
     tracing.tracer.cache_clear()
 
 
@@ -120,12 +105,12 @@ def test_wait_links_to_the_span_of_the_holder(alias, finished, request, monkeypa
             short = pool.submit(backend.lock("report:7", timeout=0.2).__enter__)
             assert isinstance(short.exception(20), LockTimeout)
         token = waiter.result(20)
-    held = of(finished(), "lock hold", token=first, lost=False)
-    timed_out = of(finished(), "lock wait", outcome="timeout", backend=alias)
-    granted = [one for one in finished() if dict(one.attributes).get("lock.outcome") == "acquired"]
+    held = of(finished, "lock hold", token=first, lost=False)
+    timed_out = of(finished, "lock wait", outcome="timeout", backend=alias)
+    granted = [one for one in finished if dict(one.attributes).get("lock.outcome") == "acquired"]
     links = [[link.context.span_id for link in one.links] for one in (*granted, timed_out)]
     assert links == [[], [held.parent.span_id], [held.parent.span_id]]
-    assert of(finished(), "lock hold", token=token).parent.span_id == granted[1].context.span_id
+    assert of(finished, "lock hold", token=token).parent.span_id == granted[1].context.span_id
 
 
 def test_span_of_a_lost_lock_says_so(finished):
@@ -134,7 +119,7 @@ def test_span_of_a_lost_lock_says_so(finished):
     assert locks["redis"].break_lock("report:7")
     with pytest.raises(LockLost):
         lock.release()
-    assert len([one for one in finished() if one.name == "lock hold"]) == 1
+    assert len([one for one in finished if one.name == "lock hold"]) == 1
 
 
 def test_wait_of_a_task_links_to_the_span_of_the_holder(finished):
@@ -144,19 +129,9 @@ def test_wait_of_a_task_links_to_the_span_of_the_holder(finished):
 
     with locks["redis"].lock("report:7") as lease, pytest.raises(LockTimeout):
         asyncio.run(wait())
-    held = of(finished(), "lock hold", token=lease.token)
-    (link,) = of(finished(), "lock wait", outcome="timeout").links
+    held = of(finished, "lock hold", token=lease.token)
+    (link,) = of(finished, "lock wait", outcome="timeout").links
     assert link.context.trace_id == held.context.trace_id
-
-
-def test_lease_that_is_handed_over_gets_another_owner(finished):
-    backend = scripted()
-    with backend.lock("a") as lease:
-        ticket = lease.hand_over()
-    with TakenOver(backend, ticket) as taken:
-        assert taken.owner != lease.owner
-    assert not backend.inspect()
-    assert len(finished()) == 4, "two waits and two holds"
 
 
 def test_message_is_the_owner_of_its_key(finished):
@@ -165,10 +140,3 @@ def test_message_is_the_owner_of_its_key(finished):
     lock.owner = "message"  # as locking.jobs.unique does
     with lock as lease:
         assert lease.owner == "message"
-
-
-def test_tracing_is_off_by_default():
-    tracing.tracer.cache_clear()
-    with locks["redis"].lock("report:7") as lease:
-        assert lease.claim.trace is None
-        assert "@" not in lease.owner

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.test import TestCase
 
 from locking import LockLost, LockMisuse, lock, locks, policy, single_flight
-from locking.handler import begin_work, end_work
 from locking.idempotency import Attempt
 from locking.testing.calls import passes_in_child
 from tests.locking.scripted import scripted, unavailable
@@ -56,16 +54,6 @@ def test_lock_around_a_transaction_is_entered_again_inside(make):
 
 
 @committing
-def test_lock_in_a_thread_of_a_task_is_refused():
-    def work() -> None:
-        with transaction.atomic(), locks["redis"].lock("report:7"):
-            pass
-
-    with pytest.raises(LockMisuse, match="transaction"):
-        asyncio.run(sync_to_async(work)())
-
-
-@committing
 def test_lost_lock_rolls_its_transaction_back():
     store, ended = scripted(), []
     with pytest.raises(LockLost), transaction.atomic():  # noqa: PT012 - the block rolls back
@@ -84,26 +72,6 @@ def test_release_that_fails_after_the_commit_drops_no_other_callback(caplog):
         transaction.on_commit(lambda: called.append("later"))
     assert called == ["later"]
     assert "not released cleanly" in caplog.text
-
-
-@committing
-def test_task_that_ends_inside_the_transaction_leaves_the_lock_to_the_commit():
-    """As an eager Celery task does. Control: a lock of its own is released."""
-    store = scripted()
-    with transaction.atomic():
-        begin_work()
-        store.lock("left", until="block").acquire()
-        with store.lock("a", until="commit"):
-            pass
-        end_work_of(store)
-        assert [held.name for held in store.inspect()] == ["a"]
-    assert not store.inspect()
-
-
-def end_work_of(store) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locks, "opened", lambda: [store])
-        end_work()
 
 
 @committing

@@ -1,7 +1,6 @@
 """The thread that renews leases, on a scripted backend."""
 
 import math
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -11,18 +10,13 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.lease import State
-from locking.lease.watchdog import Renewer
-from locking.testing.calls import acquire_and_release, in_thread, passes_in_child
+from locking.lease import Lease, State
+from locking.testing.calls import passes_in_child
 from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.2
 """Seconds of a lease; a renewal may be 0.8 s late on a slow machine."""
-
-
-def watchdogs() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "watchdog-scripted"]
 
 
 def test_lease_is_renewed_every_third_of_its_ttl() -> None:
@@ -51,19 +45,6 @@ def test_renewal_is_repeated_until_the_store_replies() -> None:
     assert not lost
 
 
-def test_unexpected_error_does_not_stop_the_thread(caplog) -> None:
-    backend = scripted()
-
-    def crash() -> None:
-        raise ZeroDivisionError
-
-    backend.backend.then("extend", crash)
-    with backend.lock("a", ttl=TTL) as lease:
-        until(lambda: len(backend.backend.times("extend")) > 2, "the next renewals")
-        lease.check()
-    assert "ZeroDivisionError" in caplog.text
-
-
 def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
     backend = scripted()
     backend.backend.then("extend", *[unavailable] * 1000)
@@ -82,16 +63,52 @@ def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
 
 
 def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
+    """And the callback runs in a thread of its own."""
     backend = scripted()
-    lost = []
-    lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
+    called: list[tuple[Lease, threading.Thread]] = []
+
+    def on_lost(lease: Lease) -> None:
+        called.append((lease, threading.current_thread()))
+
+    lock = backend.lock("a", ttl=TTL, on_lost=on_lost)
     lease = acquired(lock)
     backend.break_lock("a")
-    until(lambda: lease.lost, "the loss showing")
+    until(lambda: called, "on_lost")
+    assert lease.lost
     assert time.monotonic() < lease.deadline
     with pytest.raises(LockLost):
         lock.release()
-    until(lambda: lost == [lease], "on_lost")
+    ((reported, thread),) = called
+    assert reported is lease
+    assert thread not in {backend.renewer.thread, threading.current_thread()}
+
+
+@pytest.mark.parametrize("place", ["callback", "store"])
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_error_does_not_end_the_renewals(place: str, error: type[BaseException]) -> None:
+    """Such as `sys.exit`, which ends a thread silently."""
+    backend = scripted()
+    called = threading.Event()
+
+    def fail(lease: object = None) -> None:
+        called.set()
+        raise error
+
+    with backend.lock("kept", ttl=TTL) as kept:
+        lock = backend.lock("lost", ttl=TTL, on_lost=fail)
+        lock.acquire()
+        thread = backend.renewer.thread
+        if place == "store":
+            backend.backend.then("extend", fail)
+        else:
+            backend.break_lock("lost")
+        assert called.wait(WAIT_TIMEOUT)
+        before = len(backend.backend.times("extend"))
+        until(lambda: len(backend.backend.times("extend")) > before + 2, "further renewals")
+        kept.check()
+        assert backend.renewer.thread is thread
+    with suppress(LockLost):
+        lock.release()
 
 
 def test_release_during_a_renewal_is_not_a_loss() -> None:
@@ -109,8 +126,9 @@ def test_release_during_a_renewal_is_not_a_loss() -> None:
     assert not lost
 
 
-def test_shorter_extension_reschedules_the_renewal() -> None:
+def test_shorter_extension_reschedules_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread sleeps until a renewal in 20 s when an earlier one becomes due."""
+    monkeypatch.setattr("locking.lease.watchdog.IDLE", 60.0)  # else it may look in between
     backend = scripted()
     lock = backend.lock("a", ttl=60)
     with lock as lease:
@@ -121,36 +139,6 @@ def test_shorter_extension_reschedules_the_renewal() -> None:
         lock.extend(TTL)
         until(lambda: len(backend.backend.times("extend")) > 2, "renewals by the new ttl")
         lease.check()
-
-
-def test_lease_added_while_the_thread_goes_to_sleep_is_renewed() -> None:
-    """The thread reads its list, and a lease is added before it sleeps."""
-    dog = Renewer("test")
-    backend = scripted()
-    lock = backend.lock("a", ttl=0.9, renew=False)
-    lock.acquire()
-    lease = lock.lease
-    backend.renewer.remove(lease)
-    lease.table.renewer, lease.is_renewed = dog, True
-    lease.schedule()
-
-    class Leases(set):
-        def copy(self):
-            seen = set(self)
-            if not self:  # a lease is added right after the empty list was read
-                joining = threading.Thread(target=dog.add, args=(lease,))
-                joining.start()
-                until(lambda: lease in self, "joining")
-                self.copy = lambda: set(self)
-            return seen
-
-    dog.leases = Leases()
-    dog.next_renewal = time.monotonic() - 1  # as after the renewal of a removed lease
-    dog.thread = threading.Thread(target=dog._run, name="watchdog of a test", daemon=True)
-    dog.thread.start()
-    until(lambda: len(backend.backend.times("extend")) > 1, "the renewal of the added lease")
-    lock.release()
-    dog.remove(lease)
 
 
 def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
@@ -183,35 +171,14 @@ def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
         until(lambda: lease.remaining > 50, "the holder knowing of it")
 
 
-def test_lease_of_an_ended_thread_is_not_renewed() -> None:
-    backend = scripted()
-    in_thread(backend.lock("a", ttl=0.45).acquire)
-    assert acquire_and_release(backend, "a")
-    assert not backend.held
-
-
-def test_slow_store_costs_no_lease_of_another_store() -> None:
-    slow, healthy = scripted(), scripted()
-    requested, reply = threading.Event(), threading.Event()
-    slow.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
-    with suppress(LockLost), slow.lock("a", ttl=TTL):
-        assert requested.wait(WAIT_TIMEOUT)
-        with healthy.lock("b", ttl=TTL) as lease:
-            first_end = lease.deadline
-            until(lambda: time.monotonic() > first_end + TTL / 2, "work outlasting the lease")
-            lease.check()
-        reply.set()
-
-
 def test_renewal_without_a_reply_delays_no_other_lease() -> None:
-    """Also not beyond the leases of the same backend, and its own lease is lost in time."""
+    """Neither of the same backend nor of another one, and its own lease is lost in time."""
     backend, replies, lost = scripted(), threading.Event(), []
     backend.backend.then("extend", *[lambda: replies.wait(WAIT_TIMEOUT)] * 3)
     stuck = [backend.lock(f"stuck{n}", ttl=TTL, on_lost=lost.append) for n in range(3)]
-    for lock in stuck:
-        acquired(lock)
     healthy = [backend.lock(f"healthy{n}", ttl=TTL) for n in range(3)]
-    leases = [acquired(lock) for lock in healthy]
+    healthy.append(scripted().lock("elsewhere", ttl=TTL))
+    leases = [acquired(lock) for lock in (*stuck, *healthy)][3:]
     try:
         until(lambda: len(lost) == 3, "the loss of the leases without a renewal")
         until(lambda: time.monotonic() > leases[-1].granted_at + 2 * TTL, "two leases passing")
@@ -241,45 +208,6 @@ def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
         until(lambda: len(backend.backend.times("extend")) > before, "renewals by a new thread")
 
 
-@pytest.mark.parametrize("place", ["callback", "store"])
-def test_exit_does_not_end_the_renewals(place: str) -> None:
-    """`sys.exit` in a thread ends it silently."""
-    backend = scripted()
-    called = threading.Event()
-
-    def leave(lease: object = None) -> None:
-        called.set()
-        sys.exit()
-
-    with backend.lock("kept", ttl=TTL) as kept:
-        lock = backend.lock("lost", ttl=TTL, on_lost=leave)
-        lock.acquire()
-        thread = backend.renewer.thread
-        if place == "store":
-            backend.backend.then("extend", leave)
-        else:
-            backend.break_lock("lost")
-        assert called.wait(WAIT_TIMEOUT)
-        before = len(backend.backend.times("extend"))
-        until(lambda: len(backend.backend.times("extend")) > before + 2, "further renewals")
-        kept.check()
-        assert backend.renewer.thread is thread
-    with suppress(LockLost):
-        lock.release()
-
-
-def test_callback_does_not_run_in_the_watchdog() -> None:
-    backend = scripted()
-    called: list[threading.Thread] = []
-    lock = backend.lock("a", ttl=TTL, on_lost=lambda _: called.append(threading.current_thread()))
-    lock.acquire()
-    backend.break_lock("a")
-    until(lambda: called, "the callback")
-    assert called[0] not in {backend.renewer.thread, threading.current_thread()}
-    with pytest.raises(LockLost):
-        lock.release()
-
-
 def test_leases_that_do_not_expire_are_not_renewed(process) -> None:
     with process.lock("a", ttl=0.1) as lease:
         assert lease.renew_at == math.inf
@@ -290,13 +218,12 @@ def test_forked_child_renews_only_its_own_leases() -> None:
 
     def renews_only_its_own() -> bool:
         backend.backend.calls.clear()
-        left_alone = not backend.renewer.leases and not watchdogs()
+        left_alone = not backend.renewer.leases and not backend.renewer.thread
         with backend.lock("b", ttl=TTL) as lease:
             until(lambda: len(backend.backend.times("extend")) > 1, "renewals in the child")
-            return left_alone and not lease.lost and len(watchdogs()) == 1
+            return left_alone and not lease.lost
 
     with backend.lock("a", ttl=TTL):
-        until(lambda: watchdogs(), "the thread starting")
         assert passes_in_child(renews_only_its_own)
         before = len(backend.backend.times("extend"))
         until(lambda: len(backend.backend.times("extend")) > before, "renewals in the parent")

@@ -36,7 +36,6 @@ class Grant(NamedTuple):
     name: str
     backend: str
     epoch: int
-    asked: float
     start: float
     end: float
 
@@ -141,7 +140,7 @@ class PolicyCommands:
     def _once(self, name: str) -> None:
         from locking import lock
 
-        held, asked = lock(name), time.monotonic()
+        held = lock(name)
         try:
             if not held.acquire(timeout=10):
                 return
@@ -151,7 +150,7 @@ class PolicyCommands:
         lease, start = held.lease, time.monotonic()
         time.sleep(random.uniform(0, HOLD))
         end = max(start, min(time.monotonic(), lease.deadline))
-        self._grants.append(Grant(name, lease.backend.alias, lease.epoch, asked, start, end))
+        self._grants.append(Grant(name, lease.backend.alias, lease.epoch, start, end))
         with suppress(LockError):
             held.release()
 

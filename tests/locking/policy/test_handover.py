@@ -1,7 +1,6 @@
 """Switches between real stores, with holders and waiters in other processes."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -16,7 +15,6 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable, lock, policy
 from locking.models import LockPolicy
 from locking.policy import active, switch
-from tests.fault_rows import SLACK
 from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, TTL, PolicyWorker, overlaps
 from tests.locking.policy.two_backends import apart, row
 
@@ -30,20 +28,24 @@ AGE = 0.4
 @pytest.fixture
 def stores(settings, monkeypatch) -> dict[str, Any]:
     """Activate Redis; the table of this database is the other backend."""
-    entry = {"TTL": TTL, "TIMEOUT": 5.0}
-    redis = settings.LOCKS["redis"]
+    return activate(settings, monkeypatch, settings.LOCKS["redis"]["LOCATION"], ttl=TTL, age=AGE)
+
+
+def activate(settings: Any, patch: Any, redis: str, *, ttl: float, age: float) -> dict[str, Any]:
+    """Return LOCKS with two real stores, the first of them active; `age` is MAX_AGE."""
+    entry = {"TTL": ttl, "TIMEOUT": 5.0}
     settings.LOCKS = {
         "redis": {
             **entry,
-            "BACKEND": redis["BACKEND"],
-            "LOCATION": redis["LOCATION"],
+            "BACKEND": settings.LOCKS["redis"]["BACKEND"],
+            "LOCATION": redis,
             "OPTIONS": {"PREFIX": f"{uuid4().hex}:"},  # a switch waits for every lock it finds
         },
         "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
     }
     settings.LOCK_POLICY = {"BACKEND": "redis"}
-    monkeypatch.setattr(active, "MAX_AGE", AGE)
-    monkeypatch.setattr(active, "FRESH", AGE / 2)
+    patch.setattr(active, "MAX_AGE", age)
+    patch.setattr(active, "FRESH", age / 2)
     policy.stored_policy()
     return settings.LOCKS
 
@@ -53,41 +55,6 @@ def worker(stores, database_url) -> Iterator[Callable[[], PolicyWorker]]:
     """Start processes that use the same policy."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE))
-
-
-def delay_commit(seconds: float) -> None:
-    """Let the next COMMIT of this thread's connection take that long."""
-    commit = connection.commit
-
-    def slow() -> None:
-        connection.commit = commit
-        ended = time.monotonic() + seconds
-        until(lambda: time.monotonic() >= ended, "the end of the delay")
-        commit()
-
-    connection.commit = slow
-
-
-def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
-    """A1: the drain was measured from before the commit, so it was over when it began."""
-    workers = [worker() for _ in range(3)]
-
-    def wait_for_grants(epoch: int, seconds: float = 0.0) -> None:
-        ended = time.monotonic() + seconds
-        for each in workers:
-            until(lambda each=each: epoch in each.epochs(), f"a grant of epoch {epoch}")
-        until(lambda: time.monotonic() > ended, "further grants")
-
-    for each in workers:
-        each.contend(["sale:1"], idle=0.02)
-    wait_for_grants(1)
-    for epoch, backend in enumerate(("database", "redis", "database"), start=2):
-        delay_commit(1.5 * AGE)
-        assert switch(backend=backend).epoch == epoch
-        wait_for_grants(epoch, seconds=2 * AGE)
-    grants = [grant for each in workers for grant in each.stop()]
-    assert {grant.epoch for grant in grants} == {1, 2, 3, 4}
-    assert overlaps(grants) == []
 
 
 def test_transaction_with_an_old_snapshot_sees_the_switch(stores, apart) -> None:
@@ -117,19 +84,14 @@ def test_other_names_do_not_wait_for_a_long_job(worker, apart) -> None:
     buyers.contend(names, threads=4)
     switched: Future = apart(switch, backend="database")
     until(lambda: row().still_held == ["job:report"], "the hand-over")
-    began = time.monotonic()
     waiter = apart(lambda: lock("job:report").acquire(timeout=WAIT_TIMEOUT))
-    hold = AGE + 0.2 + 2 * SLACK
-    until(lambda: time.monotonic() - began > hold, "the end of the job")
+    until(lambda: 2 in buyers.epochs(), "grants of the new backend")
     assert not switched.done()
     assert not waiter.done()
     job.release()
     assert waiter.result(WAIT_TIMEOUT)
     assert switched.result(WAIT_TIMEOUT).backend == "database"
-    grants = buyers.stop()
-    assert overlaps(grants) == []
-    longest = max(grant.start - grant.asked for grant in grants)
-    assert AGE / 2 < longest < AGE + 0.2 + SLACK
+    assert overlaps(buyers.stop()) == []
 
 
 def test_failed_read_is_shared_for_a_moment(stores, monkeypatch) -> None:

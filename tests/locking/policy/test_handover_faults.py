@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -13,7 +14,7 @@ from locking import LockError, policy
 from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome
 from tests.locking.policy.policy_worker import PolicyWorker, overlaps
-from tests.locking.policy.test_handover import delay_commit
+from tests.locking.policy.test_handover import activate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -29,17 +30,21 @@ def redis() -> Iterator[Redis]:
 
 @pytest.fixture
 def stores(settings, monkeypatch, redis) -> dict[str, Any]:
-    entry = {"TTL": 1.0, "TIMEOUT": 5.0}
-    settings.LOCKS = {
-        "redis": {**entry, "BACKEND": settings.LOCKS["redis"]["BACKEND"], "LOCATION": redis.url},
-        "database": {**entry, "BACKEND": settings.LOCKS["database"]["BACKEND"]},
-    }
-    settings.LOCK_POLICY = {"BACKEND": "redis"}
-    monkeypatch.setattr(active, "MAX_AGE", AGE)
-    monkeypatch.setattr(active, "FRESH", AGE / 2)
     monkeypatch.setattr(switching, "SWITCH_GRACE", GRACE)
-    policy.stored_policy()
-    return settings.LOCKS
+    return activate(settings, monkeypatch, redis.url, ttl=1.0, age=AGE)
+
+
+def delay_commit(seconds: float) -> None:
+    """Let the next COMMIT of this thread's connection take that long."""
+    commit = connection.commit
+
+    def slow() -> None:
+        connection.commit = commit
+        ended = active.clock() + seconds
+        until(lambda: active.clock() >= ended, "the end of the delay")
+        commit()
+
+    connection.commit = slow
 
 
 def switch_with_a_fault(number: int, redis: Redis) -> bool:
@@ -47,7 +52,7 @@ def switch_with_a_fault(number: int, redis: Redis) -> bool:
     fault = ("slow commit", "store stopped", "none")[number % 3]
     target = {"redis": "database", "database": "redis"}[policy.stored_policy().backend]
     if fault == "slow commit":
-        delay_commit(random.uniform(0, 3 * AGE))
+        delay_commit(random.uniform(1.5 * AGE, 3 * AGE))
         record_fault(fault)
     try:
         if fault != "store stopped":
@@ -71,7 +76,7 @@ def switch_with_a_fault(number: int, redis: Redis) -> bool:
 def test_switches_with_faults_never_have_two_holders(stores, database_url, redis, rounds) -> None:
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE)) for _ in range(3)
+            stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE)) for _ in range(2)
         ]
         for worker in workers:
             worker.contend(NAMES, threads=2, idle=0.01)

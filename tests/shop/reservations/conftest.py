@@ -11,8 +11,8 @@ from shop.reservations import consumer, order_writer
 @pytest.fixture(autouse=True)
 def hasty(in_force: None, monkeypatch) -> None:
     """Remove the waits of consumers."""
-    for wait in ("BLOCK", "BATCH_WINDOW", "REFRESH_INTERVAL"):
-        monkeypatch.setattr(consumer, wait, 0.01 if wait == "BLOCK" else 0.0)
+    for wait in ("PAUSE", "BATCH_WINDOW", "REFRESH_INTERVAL"):
+        monkeypatch.setattr(consumer, wait, 0.0 if wait == "REFRESH_INTERVAL" else 0.01)
     # A test's transaction has to last.
     monkeypatch.setattr(consumer, "close_old_connections", lambda: None)
     monkeypatch.setattr(order_writer, "_reconnect", lambda: None)

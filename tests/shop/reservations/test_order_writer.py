@@ -30,19 +30,6 @@ from tests.shop.queued import (
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 
-def test_malformed_entry_delays_no_other() -> None:
-    sale = a_queued_sale(stock=5)
-    before = ask(sale)
-    orders = keys_of(sale).orders
-    redis_command("XADD", orders, "*", "n", "ABC", "c", "no-id", "q", "1", "k", "x")
-    after = ask(sale)
-    assert consume() == 3
-    assert [status(before), status(after)] == ["won", "won"]
-    kept = RejectedReservation.objects.get()
-    assert (kept.number, kept.reason, "no-id" in kept.detail) == ("ABC", "failed", True)
-    assert_sound(sale, held=2, left=3)
-
-
 @pytest.mark.django_db(transaction=True)
 def test_reservation_of_a_deleted_customer_is_rejected(admin_client, li, shop) -> None:
     """The foreign key refuses the batch, and only this reservation fails."""

@@ -27,12 +27,6 @@ def test_sale_for_purchase_has_the_columns_of_the_models() -> None:
         sale_for_purchase(slug=sale.slug)
 
 
-def test_cached_sale_is_read_once_in_a_moment(django_assert_num_queries) -> None:
-    slug = a_sale().slug
-    with django_assert_num_queries(1):
-        assert cached_sale(slug=slug) is cached_sale(slug=slug)
-
-
 def test_missing_sale_is_not_cached() -> None:
     sale = a_sale()
     with pytest.raises(NotFound):

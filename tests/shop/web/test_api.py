@@ -111,14 +111,12 @@ def test_every_described_response_is_given_and_every_given_one_is_described(visi
     assert visitor.ask(ORDER, order["url"]).json()["payment"]["status"] == "started"
 
     listed = visitor.ask("/api/sales/", "/api/sales/").json()["sales"]
-    one = visitor.ask("/api/sales/{slug}/", f"/api/sales/{direct.slug}/").json()
-    assert one in listed
+    assert {one["slug"] for one in listed} == {direct.slug, queued.slug}
     stock = visitor.ask("/api/sales/{slug}/stock/", f"/api/sales/{direct.slug}/stock/").json()
     assert (stock["initial"], stock["left"] <= 10) == (10, True)
 
     urls = {
         "/api/sales/": ("/api/sales/", "shop_sale"),
-        "/api/sales/{slug}/": (f"/api/sales/{direct.slug}/", "shop_sale"),
         "/api/sales/{slug}/stock/": (f"/api/sales/{direct.slug}/stock/", "shop_sale"),
         ORDER: (order["url"], "shop_order"),
         RESERVATION: (reservation["url"], "shop_sale"),

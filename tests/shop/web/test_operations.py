@@ -2,11 +2,10 @@
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.utils import timezone
 
 from devservers.faults.waiting import until
 from locking import policy
-from locking.models import IdempotencyKey, LockPolicy, LockPolicyChange
+from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
 from tests.shop.making import a_customer, put_in_force, signed_in
@@ -64,16 +63,10 @@ def test_audit_requires_the_permission_to_change_sales(ben):
 @seen_by_threads
 def test_customers_are_shown_with_the_view_permission_only(ben, holder):
     holder("cart:4711")
-    done = {"status": 201, "headers": {}, "body": b"", "created_at": timezone.now()}
-    IdempotencyKey.objects.create(digest="d", user="4711", **done)
-    seen = {"view_heldlock": "cart:4711", "view_idempotencykey": "of user 4711"}
-    page = ben.get("/ops/").text
-    assert not [text for text in seen.values() if text in page]
-    for codename, text in seen.items():
-        ben_user = User.objects.get(username="ben")
-        ben_user.user_permissions.set(Permission.objects.filter(codename=codename))
-        page = ben.get("/ops/").text
-        assert [one for one in seen.values() if one in page] == [text]
+    assert "cart:4711" not in ben.get("/ops/").text
+    permission = Permission.objects.get(codename="view_heldlock")
+    User.objects.get(username="ben").user_permissions.add(permission)
+    assert "cart:4711" in ben.get("/ops/").text
 
 
 def test_permission_without_staff_status_is_403():
@@ -95,12 +88,12 @@ def test_switch_without_csrf_token_is_403():
 
 
 @seen_by_threads
-def test_cancelled_switch_is_shown(amy, holder):
+def test_switch_can_be_cancelled_once(amy, holder):
     holder("sale:1")
     amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
     assert amy.post("/ops/cancel/").status_code == 302
     page = amy.get("/ops/").text
-    assert "was cancelled" in page
+    assert "Cancelled." in page
     assert "Switching from" not in page
     assert (backend_in_force(), LockPolicyChange.objects.count()) == ("redis", 0)
     amy.post("/ops/cancel/")
@@ -108,23 +101,17 @@ def test_cancelled_switch_is_shown(amy, holder):
 
 
 @seen_by_threads
-def test_force_requires_the_name_and_does_not_wait(amy, holder):
-    holder("sale:1")
-    asked = amy.post("/ops/switch/", {**SWITCH, "step": "force"})
+@pytest.mark.parametrize(("mode", "step"), [("conditional", "force"), ("naive", "drain")])
+def test_dangerous_switch_requires_the_typed_name(amy, mode, step):
+    sent = {**SWITCH, "mode": mode, "step": step}
+    asked = amy.post("/ops/switch/", sent)
     assert asked.status_code == 200
     assert "Type “database”" in asked.text
-    assert "field-error" not in asked.text
-    for typed in ("", "redis", "Database"):
-        refused = amy.post("/ops/switch/", {**SWITCH, "step": "force", "confirm": typed})
-        assert refused.status_code == 400
-        assert "field-error" in refused.text
-        assert backend_in_force() == "redis"
-    sent = {**SWITCH, "step": "force", "confirm": "database"}
-    assert amy.post("/ops/switch/", sent).status_code == 302
-    assert backend_in_force() == "database"
-    assert LockPolicyChange.objects.get().forced
-    page = amy.get("/ops/").text
-    assert "STALE" in page, "who held a lock before the switch"
+    assert amy.post("/ops/switch/", {**sent, "confirm": "redis"}).status_code == 400
+    assert backend_in_force() == "redis"
+    assert amy.post("/ops/switch/", {**sent, "confirm": "database"}).status_code == 302
+    until(lambda: backend_in_force() == "database")
+    assert LockPolicyChange.objects.get().forced == (step == "force")
 
 
 def test_switch_to_the_active_setting_is_refused(amy):
@@ -136,19 +123,6 @@ def test_switch_to_the_active_setting_is_refused(amy):
         assert "redis + conditional is already active." in refused.text
         assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
     assert "redis is reachable" in amy.post("/ops/switch/", {**active, "step": "check"}).text
-
-
-@seen_by_threads
-def test_naive_writes_require_the_name(amy):
-    """One click made overselling possible."""
-    sent = {**SWITCH, "backend": "none", "mode": "naive", "step": "drain"}
-    asked = amy.post("/ops/switch/", sent)
-    assert asked.status_code == 200
-    assert "Type “none”" in asked.text
-    assert amy.post("/ops/switch/", {**sent, "confirm": "redis"}).status_code == 400
-    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
-    assert amy.post("/ops/switch/", {**sent, "confirm": "none"}).status_code == 302
-    until(lambda: backend_in_force() == "none")
 
 
 def test_invalid_switch_is_400(amy):

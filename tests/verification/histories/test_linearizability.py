@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from loadtest.kernel.history import Event, history
-from tests.loadtest.kernel.recorded import Shop, shop
+from loadtest.kernel.history import Event, Recorder, history
+from loadtest.load.buyers import buy as load_buy
+from locking import locks
 from tests.loadtest.lab import verify
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.verification.histories.brute_force import NEVER, Op, events_of, histories, is_legal
-from verification.histories.linearizability import BadHistory, Model, check
+from verification.histories.linearizability import Model, check
 from verification.histories.lock_models import Lock, Stock
-
-__all__ = ["shop"]
 
 HISTORIES = int(os.environ.get("HISTORIES", "350"))
 """`make verify WHAT=histories` sets 10,000."""
@@ -127,7 +127,7 @@ def contended(operations: int, clients: int) -> list[Event]:
     return events_of(ops)
 
 
-@pytest.mark.parametrize("name", ["mutex", "reentrant", "fenced", "reentrant-fenced"])
+@pytest.mark.parametrize("name", ["mutex", "reentrant-fenced"])
 def test_steps_grow_linearly_with_a_contended_lock(name: str) -> None:
     """100,000 operations take ten times as many as these: less than the budget of a check."""
     (found,) = check(contended(10_000, 32), MODELS[name])
@@ -153,35 +153,23 @@ def test_first_illegal_operation_and_its_neighbours_are_named() -> None:
     assert [one.called for one in found.near] == [100, 120, 200, 212, 220, 300, 320]
 
 
-BAD = {
-    "an end without a call": {"t": 1, "actor": "a", "do": "acquire", "type": "ok", "id": 1},
-    "no owner": {"t": 1, "actor": "a", "do": "release", "type": "invoke", "id": 1, "name": "n"},
-    "no type": {"t": 1, "actor": "a", "do": "release", "id": 1},
-    "an order from nowhere": {
-        "t": 1,
-        "actor": "a",
-        "do": "pay",
-        "type": "invoke",
-        "id": 1,
-        "order": "A",
-    },
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_history_that_cannot_be_read_is_refused(case: str) -> None:
-    with pytest.raises(BadHistory):
-        check([BAD[case]], MODELS["stock" if "order" in case else "mutex"])
-
-
 @pytest.mark.django_db(transaction=True)
-def test_recorded_purchases_explain_the_units(shop: Shop) -> None:
+def test_recorded_purchases_explain_the_units(tmp_path: Path) -> None:
     """Control: with another unit at the start, the refusal has no explanation."""
-    assert [shop.buy(), shop.buy()] == ["order", "sold_out"]
-    events = history(shop.folder)
+    put_in_force("redis", "naive")
+    recorder, sale = Recorder(tmp_path, "shop"), a_sale(stock=1)
+    recorder.watch(locks["redis"])
+    recorder.watch_purchases()
+    once: dict[str, Any] = {"key": "k", "patience": 0.0, "pauses": random.Random()}
+    kinds = [load_buy(recorder, lambda: fresh(sale), a_customer().pk, **once).kind for _ in "ab"]
+    recorder.close()
+    locks.close()
+    assert kinds == ["order", "sold_out"]
+    events = history(tmp_path)
     assert verdict(Stock(units=1), events) == "legal"
     assert verdict(Stock(units=2), events) == "illegal"
     assert verdict(Stock(units=0), events) == "illegal"
+    assert verdict(Lock(fenced=True), events) == "legal"
 
 
 def test_command_prints_the_verdict_and_exits_with_its_code(tmp_path: Path, capsys: Any) -> None:
@@ -202,28 +190,26 @@ def test_command_prints_the_verdict_and_exits_with_its_code(tmp_path: Path, caps
     assert "  > 0.000000 s to 0.000000 s  b: acquire, ok, token 2\n" in said
 
 
+CALL = {"t": 1, "actor": "a", "type": "invoke", "id": 1}
+
+
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("line", "why"),
     [
-        ("[]\n{}\n", "line 1 is no event"),
-        ('{"t": "x"}\n', "line 1 is no event"),
-        ('{"t": Infinity}\n', "line 1 is no event"),
-        (
-            "".join(
-                json.dumps(event | ({"type": None} if event["t"] == 5 else {})) + "\n"
-                for event in events_of(EXPIRED)
-            ),
-            "has a wrong one: None",
-        ),
-        ("", "has no operations of the model mutex"),
-        (json.dumps(BAD["an end without a call"]) + "\n", "operation 1 of a has no call"),
+        ("[]", "line 1 is no event"),
+        ('{"t": Infinity}', "line 1 is no event"),
+        ("", "has no operations of the model"),
+        (json.dumps(CALL | {"do": "acquire", "type": "ok"}), "operation 1 of a has no call"),
+        (json.dumps(CALL | {"do": "release", "name": "n"}), "lacks a field .*: 'owner'"),
+        (json.dumps(CALL | {"do": "release", "type": None}), "has a wrong one: None"),
+        (json.dumps(CALL | {"do": "pay", "order": "A"}), "no purchase returned order A"),
     ],
 )
-def test_command_refuses_a_file_that_is_no_history(text: str, why: str, tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
-    file.write_text(text)
+def test_command_refuses_a_file_that_is_no_history(line: str, why: str, tmp_path: Path) -> None:
+    file, model = tmp_path / "run.jsonl", "stock" if "order" in line else "mutex"
+    file.write_text(f"{line}\n" if line else "")
     with pytest.raises(CommandError, match=why) as refused:
-        call_command("verify", "check", "--model=mutex", str(file))
+        call_command("verify", "check", f"--model={model}", str(file))
     assert refused.value.returncode == 2
     with pytest.raises(CommandError, match="No such file"):
         call_command("verify", "check", "--model=mutex", str(tmp_path / "none"))

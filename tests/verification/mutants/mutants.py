@@ -26,6 +26,8 @@ from locking.backends.redlock import backend as redlock
 from locking.backends.redlock.quorum import Quorum
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+NEXT_TOKEN = "return math.max(last + 1, ticks(), floor, caller_floor)"  # noqa: S105
+IS_FOREIGN = "holder and holder ~= caller"
 
 
 def lua(script: Script, old: str, new: str) -> Patch:
@@ -123,19 +125,21 @@ def _write_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stock, "WRITE_CLAIMED", loose)
 
 
+def _sell_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    floor = "quantity = CASE WHEN quantity > 0 THEN quantity + %s ELSE 0 END"
+    change = stock.CHANGE.replace("quantity = quantity + %s", floor)
+    monkeypatch.setattr(stock, "CHANGE", change.replace("quantity >= %s", "0 < %s"))
+
+
 MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
     "redis/lease": {
         "release-any-owner": (
             "the release does not compare the owner",
-            lua(RELEASE, "if holder and holder ~= caller then", "if false then"),
+            lua(RELEASE, f"if {IS_FOREIGN} then", "if false then"),
         ),
         "renew-any-owner": (
             "the renewal does not compare the owner",
-            lua(
-                KEEP,
-                "if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then",
-                "if redis.call('EXISTS', KEYS[1]) == 0 then",
-            ),
+            lua(KEEP, "HGET', KEYS[1], 'owner') ~= ARGV[1]", "EXISTS', KEYS[1]) == 0"),
         ),
         "renew-unheld": (
             "the renewal never reports a lost lease",
@@ -153,19 +157,11 @@ MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
     "redis/wait": {
         "token-stays": (
             "the token of a grant is that of the last one",
-            lua(
-                TAKE,
-                "return math.max(last + 1, ticks(), floor, caller_floor)",
-                "return math.max(last, 1)",
-            ),
+            lua(TAKE, NEXT_TOKEN, "return math.max(last, 1)"),
         ),
         "token-falls": (
             "the token of a grant to a waiter is lower",
-            lua(
-                RELEASE,
-                "return math.max(last + 1, ticks(), floor, caller_floor)",
-                "return last - 1",
-            ),
+            lua(RELEASE, NEXT_TOKEN, "return last - 1"),
         ),
         "take-held": (
             "a lock that is held is granted",
@@ -187,11 +183,7 @@ MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
         ),
         "late-grant-kept": (
             "a waiter that gives up keeps a grant that comes meanwhile",
-            lua(
-                RELEASE,
-                "if holder and holder ~= caller then",
-                "if entry ~= '' or holder and holder ~= caller then",
-            ),
+            lua(RELEASE, f"if {IS_FOREIGN} then", f"if entry ~= '' or {IS_FOREIGN} then"),
         ),
         "no-withdrawal": (
             "a waiter that gives up does not tell Redis",
@@ -231,11 +223,7 @@ MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
         ),
         "row-created-twice": (
             "creating a row that exists replaces its owner",
-            sql(
-                "create",
-                "ON CONFLICT DO NOTHING",
-                "ON CONFLICT DO UPDATE SET owner = excluded.owner",
-            ),
+            sql("create", "DO NOTHING", "DO UPDATE SET owner = excluded.owner"),
         ),
     },
     "database/wait": {
@@ -266,6 +254,9 @@ MUTANTS: dict[str, dict[str, tuple[str, Patch]]] = {
             "the write does not check that its claim is still on the row",
             _write_unchecked,
         ),
+    },
+    "game/conditional": {
+        "quantity-unchecked": ("the write does not check that a unit is left", _sell_what_is_gone),
     },
 }
 """By program that finds them, and name: the difference from the right lock."""

@@ -55,16 +55,13 @@ def test_compressed_answer_ends_with_its_last_chunk(replies):
     assert [answer.kind for answer in replies([chunks, http(404)]).replies] == ["ok", "404"]
 
 
-def test_closed_connection_is_opened_again(replies):
+def test_closed_connection_is_opened_again_until_the_time_is_over(replies):
     last = http(200, head=b"Connection: close\r\n")
     assert len(replies([last], [http(200)]).replies) == 2
+    assert len(replies([http(200)], seconds=0).replies) == 1
 
 
 @pytest.mark.parametrize("answer", [http(200)[:30], b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_incomplete_answer_is_an_error(replies, answer):
     with pytest.raises(ConnectionError):
         replies([answer])
-
-
-def test_no_request_after_the_time_is_over(replies):
-    assert len(replies([http(200)], seconds=0).replies) == 1

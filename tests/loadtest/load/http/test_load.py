@@ -113,10 +113,6 @@ OTHER_MACHINE = "url|not this machine"
         (["--url=http://127.0.0.1/shop/"], OTHER_MACHINE),
         (["--url=http://example.com/", "--really=example.org"], "add --really example\\.com"),
         (["--url=http://127.0.0.1:1/"], "No shop responds"),
-        (["--attempts=0"], "attempts"),
-        (["--stock=0"], "stock"),
-        (["--buyers=0"], "buyers"),
-        (["--processes=99"], "processes"),
         (["--connections=0"], "connections"),
     ],
 )

@@ -10,7 +10,6 @@ from django.db import connection
 
 from devservers import Server
 from devservers.base import injected_faults
-from devservers.process import process_state
 from tests.loadtest.resilience.jobs import READY
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -67,18 +66,11 @@ class Machine(Server):
             log.seek(self._read_from)
             return READY in log.read()
 
-    @property
-    def is_up(self) -> bool:
-        """True if the machine is ready and not paused."""
-        return self.is_running and process_state(self.pid) != "T" and self.is_ready()
-
-    def kill_child(self) -> bool:
-        """Kill the children that execute a worker's tasks; return False if there are none."""
-        children = self.children()
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-        injected_faults["Machine child killed"] += len(children)
-        return bool(children)
+    def kill_child(self) -> None:
+        """Kill the child that executes a worker's tasks."""
+        (pid,) = self.children()
+        os.kill(pid, signal.SIGKILL)
+        injected_faults["Machine child killed"] += 1
 
     def _signal(self, how: signal.Signals) -> None:
         if self.is_running:

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from shop.administration.sale_management import fixed_fields
+from shop.administration import sale_management
+from shop.administration.sale_management import fixed_fields, prune_quotas
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import expire_unpaid_orders
-from shop.sales import quotas
 from tests.shop.making import a_sale, fresh
 from tests.shop.purchases import buy
 
@@ -41,13 +41,13 @@ def left(sales: dict[str, Sale]) -> set[str]:
 
 
 def test_quotas_of_sales_that_are_long_over_are_deleted(sales, monkeypatch) -> None:
-    monkeypatch.setattr(quotas, "BATCH", 1)
-    assert quotas.prune_quotas() == 2
+    monkeypatch.setattr(sale_management, "BATCH", 1)
+    assert prune_quotas() == 2
     assert left(sales) == {"open", "ended", "unpaid"}
     assert expire_unpaid_orders() == 1, "its return finds the quota"
-    assert quotas.prune_quotas() == 2
+    assert prune_quotas() == 2
     assert left(sales) == {"open", "ended"}
-    assert quotas.prune_quotas() == 0
+    assert prune_quotas() == 0
     assert CustomerQuota.objects.count() == 4
 
 
