@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 
 import pytest
 from django.template.loader import render_to_string
@@ -70,9 +71,12 @@ def test_grid_shows_each_variant_once_and_opens_its_timeline(client: Client, db:
 
 
 def test_run_of_this_machine_replaces_the_recorded_one(client: Client, db: None) -> None:
-    report = {"versions": {}, "scenarios": [export.recorded()["results"]["no-lock"]]}
+    result = deepcopy(export.recorded()["results"]["no-lock"])
+    result["halves"][0]["facts"]["broke"] = False
+    report = {"versions": {}, "scenarios": [result]}
     done = {"state": LabRun.State.DONE, "slot": None, "report": report}
     LabRun.objects.create(kind=LabRun.Kind.SCENARIO, plan={"scenario": "no-lock"}, **done)
     page = client.get(reverse("learn-grid")).text
     assert page.count("</span> Run here") == 2
     assert page.count("</span> Recorded") == 2 * len(SCENARIOS) - 2
+    assert page.count("</span> breaks") == len(SCENARIOS) - 1
