@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack test test-library matrix faults verify lint audit peers lock screenshots clean
+.PHONY: help demo stack containers test test-library matrix faults verify lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -22,6 +22,10 @@ demo: ## serve the shop with embedded stores, a worker, a consumer and beat; POR
 stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers, consumers and beats
 	@$(SETUP) --install tools/setup.py test
 	@exec $(BIN)/python tools/stack.py
+
+containers: ## run docker-compose.yml in podman, as root on Debian, with images made of Debian's packages; PORT=8000
+	@$(SETUP) --install tools/setup.py test
+	@exec $(BIN)/python tools/containers/containers.py $(ARGS)
 
 test: ## install the tests' requirements and run all tests on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def with_parent_death_signal(
-    command: Sequence[str], death: signal.Signals = signal.SIGKILL
-) -> list[str]:
-    """Return the command wrapped so that it gets `death` when the calling process ends.
+def with_parent_death_signal(command: Sequence[str]) -> list[str]:
+    """Return the command wrapped so that it gets SIGKILL when the calling process ends.
 
     The wrapper keeps the process id. Linux only: elsewhere the command is returned unchanged. The
     kernel watches the *thread* that starts the process, so that thread must live long enough.
@@ -20,10 +18,10 @@ def with_parent_death_signal(
         return list(command)
     # Not preexec_fn, which runs Python between fork and exec and may deadlock among threads.
     code = (
-        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, int(sys.argv[2]));"
-        "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[3], sys.argv[3:])"
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
+        "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
     )
-    return [sys.executable, "-ISc", code, str(os.getpid()), str(int(death)), *command]
+    return [sys.executable, "-ISc", code, str(os.getpid()), *command]
 
 
 def die_with_parent() -> None:

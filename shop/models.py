@@ -2,7 +2,6 @@
 
 import hashlib
 import secrets
-from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -26,9 +25,6 @@ from shop.money import check_decimals, default_currency
 class User(AbstractUser):
     """A customer or a member of staff."""
 
-    # Empty, or of the last rehash: the digest of the new hash, and what Django writes into sessions
-    # for the old one.
-    rehashed = models.CharField(max_length=128, editable=False, default="", db_default="")
     # Of the customer's last sign-in or choice, for e-mail; empty before.
     language = models.CharField(max_length=10, editable=False, default="", db_default="")
 
@@ -43,24 +39,16 @@ class User(AbstractUser):
     def check_password(self, raw_password: str | None) -> bool:
         """Return True if it is correct, and rehash it if its hash is of an earlier version.
 
-        Django would save the row, which ends sessions and purchase tokens as a new password does,
-        and could overwrite one that was set meanwhile.
+        Django would save the row, which ends purchase tokens as a new password does, and could
+        overwrite a password that was set meanwhile.
         """
 
         def rehash(password: str) -> None:
             new = make_password(password)
-            rehashed = digest(new) + self.get_session_auth_hash()
-            unchanged = User.objects.filter(pk=self.pk, password=self.password)
-            if unchanged.update(password=new, rehashed=rehashed):
-                self.password, self.rehashed = new, rehashed
+            if User.objects.filter(pk=self.pk, password=self.password).update(password=new):
+                self.password = new
 
         return check_password(raw_password, self.password, rehash)
-
-    def get_session_auth_fallback_hash(self) -> Iterator[str]:
-        """Yield also what sessions from before the last rehash of this password contain."""
-        yield from super().get_session_auth_fallback_hash()
-        if self.rehashed.startswith(digest(self.password)):
-            yield self.rehashed[64:]
 
 
 class TokenRevocation(models.Model):

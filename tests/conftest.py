@@ -40,7 +40,6 @@ LONG_FILES = (
     "test_library_tutorial.py",
     "test_tutorial.py",
     "test_library_how_to.py",
-    "test_large_sale.py",
     "test_fuzz.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""

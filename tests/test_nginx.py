@@ -241,7 +241,9 @@ def test_too_many_sign_ins_are_refused(proxy: str) -> None:
     with ExitStack() as waiting:
         for _ in range(250):
             wire = waiting.enter_context(socket.create_connection(address, timeout=20))
-            wire.sendall(b"POST /admin/login/ HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n\r\n")
+            wire.sendall(
+                b"POST /accounts/sign-in/ HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n\r\n"
+            )
         until(lambda: select([wire], [], [], 0.1)[0], "the response of the last one")
         refused = wire.recv(4096)
     assert refused.startswith(b"HTTP/1.1 429")

@@ -7,7 +7,7 @@ are in Redis. A process remembers only which rooms there are, and the state for 
 import logging
 import math
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class RoomStatus(NamedTuple):
-    """The state of a room, the same for all who wait."""
+    """The state of a room, which everyone may know: sent often, so its names are short."""
 
     state: str
     """before, shuffling, open, paused, offered, sold_out, ended or unavailable."""
@@ -61,15 +61,16 @@ class RoomStatus(NamedTuple):
     """Highest position whose turn is over."""
     joined: int
     left: int
-    inlet_per_minute: int
+    inlet: int
+    """People admitted per minute."""
     message: str
     message_zh: str
     reason: str
     """A Room.Reason: the last change by staff that made customers wait longer, or empty."""
     changed: int
     """Unix time of that change; 0 if there was none."""
-    opens_at: datetime
-    poll_seconds: int
+    poll: int
+    """Seconds until the next poll."""
     generation: str
     """Changes with a reset by staff, which drops all places."""
 
@@ -143,25 +144,16 @@ def _read_status(room: Room, sale: Sale) -> RoomStatus:
         seen = _visit(room, sale)
     except ServiceUnavailable:
         # Closed: the numbers are unknown, and no one is admitted by this process.
-        texts = room.message, room.message_zh, room.reason
-        inlet, opens_at = room.inlet_per_minute, sale.opens_at
-        return RoomStatus("unavailable", 0, 0, 0, 0, inlet, *texts, 0, opens_at, 2, room.generation)
+        texts, inlet = (room.message, room.message_zh, room.reason), room.inlet_per_minute
+        return RoomStatus("unavailable", 0, 0, 0, 0, inlet, *texts, 0, 2, room.generation)
     sale = cached_sale(slug=sale.slug)
-    waiting = seen.joined - seen.serving
+    polls = (seen.joined - seen.serving) / settings.WAITING_ROOM_POLLS_PER_SECOND
     return RoomStatus(
         state=_state(seen, sale),
-        serving=seen.serving,
-        lapsed=seen.lapsed,
-        joined=seen.joined,
         left=sale.left,
-        inlet_per_minute=seen.inlet,
-        message=seen.message,
-        message_zh=seen.message_zh,
-        reason=seen.reason,
-        changed=seen.changed,
-        opens_at=sale.opens_at,
-        poll_seconds=max(1, math.ceil(waiting / settings.WAITING_ROOM_POLLS_PER_SECOND)),
+        poll=max(1, math.ceil(polls)),
         generation=existing_room(sale=sale).generation,
+        **{name: getattr(seen, name) for name in seen._fields if name in RoomStatus._fields},
     )
 
 

@@ -65,9 +65,9 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "view": _view(now, place),
         "reasons": REASONS.items(),
         "minutes": settings.WAITING_ROOM_TURN_SECONDS / 60,
-        "status_json": json.dumps(_public(now)),
+        "status_json": json.dumps(now._asdict()),
         "place_json": json.dumps(place and place._asdict()),
-        "refresh": max(REFRESH, now.poll_seconds),
+        "refresh": max(REFRESH, now.poll),
         **_waiting(now, place),
     }
     return render(request, "waiting_room/room.html", context)
@@ -90,30 +90,10 @@ def _waiting(now: RoomStatus, place: Place | None) -> dict[str, Any]:
     """Return what stands in the part for those who wait."""
     if place is None or place.position is None:
         return {"ahead": 0}
-    least, most = estimate(
-        position=place.position, serving=now.serving, inlet_per_minute=now.inlet_per_minute
-    )
+    least, most = estimate(position=place.position, serving=now.serving, inlet_per_minute=now.inlet)
     ahead = max(0, place.position - now.serving - 1)
     is_few = now.state == "open" and ahead >= now.left
     return {"ahead": ahead, "least": least, "most": most, "is_few": is_few}
-
-
-def _public(now: RoomStatus) -> dict[str, Any]:
-    """Return what everyone may know, with short names: it is sent thousands of times a second."""
-    return {
-        "state": now.state,
-        "serving": now.serving,
-        "lapsed": now.lapsed,
-        "joined": now.joined,
-        "left": now.left,
-        "inlet": now.inlet_per_minute,
-        "message": now.message,
-        "message_zh": now.message_zh,
-        "reason": now.reason,
-        "changed": now.changed,
-        "poll": now.poll_seconds,
-        "generation": now.generation,
-    }
 
 
 @public_page
@@ -121,7 +101,7 @@ def status(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the numbers that everyone polls, also while a store is down. Raise NotFound."""
     closed: dict[str, Any] = {"state": UNAVAILABLE}
     try:
-        found = _public(service.status_of(sale=cached_sale(slug=slug)))
+        found = service.status_of(sale=cached_sale(slug=slug))._asdict()
     except (ServiceUnavailable, *STORE_ERRORS):
         found = closed
     # The script keeps the numbers that it knows.

@@ -1,4 +1,4 @@
-"""A TCP proxy that can hold, delay, lose, repeat or cut the traffic of clients and their server."""
+"""A TCP proxy that can hold, delay, lose or cut the traffic of clients and their server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ class Proxy:
     commit_delay = 0.0
     """Seconds by which the next COMMIT of SQL is delayed, once."""
     late_commits = 0
-    duplicates = False
-    """Whether each request is sent again on a connection of its own."""
-    duplicated = 0
 
     def __init__(
         self,
@@ -178,16 +175,6 @@ class Proxy:
             self.late_commits += 1
             time.sleep(delay)
         sink.sendall(data)
-        if self.duplicates:
-            self.duplicated += 1
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(sink.getpeername(), 1) as again,
-            ):
-                again.sendall(data)
-                again.shutdown(socket.SHUT_WR)
-                while again.recv(65536):
-                    pass
 
     def _send_reply(self, sink: socket.socket, data: bytes) -> None:
         with contextlib.suppress(OSError):  # a reply to a client that has gone

@@ -64,7 +64,9 @@ def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
         )
     within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
     bar = {"y": y + 22, "height": BAR}
-    over = {"x": MARGIN + within, "width": run["oversold"] * unit}
+    # One unit too many of 400 would be less than a pixel wide.
+    width = max(4, run["oversold"] * unit) if run["oversold"] else 0
+    over = {"x": MARGIN + within, "width": width}
     drawing.text(MARGIN, y + 14, words % run)
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)

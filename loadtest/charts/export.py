@@ -47,7 +47,7 @@ def preview(result: Report, *, scale: int = 1) -> bytes:
     """Return a PNG with the verdict of a load test and its charts."""
     runs = result["runs"]
     pictures = [*filter(None, (curves.bars(runs), curves.sold_over_time(runs)))]
-    return sheet([report.sentence(runs)], pictures, scale)
+    return sheet([report.headline(runs)], pictures, scale)
 
 
 def sheet(texts: Sequence[str], pictures: Sequence[SafeString], scale: int) -> bytes:
@@ -106,7 +106,7 @@ def shown(result: Report) -> dict[str, Any]:
     worst = [report.worst(group) for _name, group in report.by_guard(runs)]
     listed = runs if len(runs) <= LISTED else worst
     return {
-        "sentence": report.sentence(runs),
+        "sentence": report.headline(runs),
         "surprises": report.surprises(runs)[:LISTED],
         "why": _why(runs),
         **charts(runs),

@@ -49,6 +49,12 @@ WORDS = {
     ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
 }
 """By kind and type of an event, or for faults, marks and refusals by what happened."""
+UNLOCKED = {
+    ("acquire", "invoke"): gettext_noop("%(who)s goes on at once: there is no lock."),
+    ("acquire", "ok"): "",
+    ("release", "invoke"): gettext_noop("%(who)s has no lock to release."),
+}
+"""Instead of WORDS under the backend `none`."""
 
 
 class Sentence(NamedTuple):
@@ -76,9 +82,10 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
     writes = {write.at: write for write in data.stock}
     found = list(_of_leases(data, "expired"))  # before the grant that was possible then
     for event in data.events:
-        if text := _words(event, data, writes):
+        alias = aliases.get(event.get("owner", ""), "")
+        if text := _words(event, data, writes, alias):
             who = lane_title(data.lane_of(event))
-            line = line_of(event, alias=aliases.get(event.get("owner", ""), ""), guard=guard)
+            line = line_of(event, alias=alias, guard=guard)
             # A name that ends in a Chinese character is not followed by a space.
             text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
             write, stock = writes.get(event["t"]), ""
@@ -99,9 +106,12 @@ def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
             yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
 
 
-def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite]) -> str:
+def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], alias: str) -> str:
     """Return a sentence in which the fields of the event and `who` are to be filled in."""
     do, kind = event["do"], event.get("type", "")
+    if alias == "none" and (do, kind) in UNLOCKED:
+        text = UNLOCKED[do, kind]
+        return text and _(text)
     match do, kind:
         case "acquire", "ok":
             grant = event["t"], event["actor"]

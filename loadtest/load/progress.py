@@ -5,7 +5,7 @@ from typing import Any
 
 CURVE_POINTS = 120
 NAMES = ("backend", "discipline", "repeat")
-SHOWN = ("backend", "discipline", "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
+SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
 """The figures of a finished run that the page shows while others are still running."""
 
 
@@ -65,7 +65,7 @@ class LoadProgress:
     def per_second(self) -> float:
         """Return the buyers served per second since the first one."""
         lasted = time.monotonic() - self._began if self._began else 0.0
-        return self.done / lasted if lasted else 0.0
+        return self.done / lasted if lasted > 0.5 else 0.0  # too early to tell
 
     def as_dict(self) -> dict[str, Any]:
         """Return the progress as JSON for a page; `left` is the estimated time left in seconds."""

@@ -1,12 +1,20 @@
 """Reports for people: sentences about runs."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 Run = dict[str, Any]
+VERDICTS = {
+    "oversold": gettext_noop("oversold"),
+    "undersold": gettext_noop("undersold"),
+    "not-run": gettext_noop("not run"),
+    "ok": gettext_noop("exact"),
+}
+"""The worst one first."""
 TITLES = {"redis": "Redis", "redlock": "RedLock", "zookeeper": "ZooKeeper"}
 
 
@@ -37,6 +45,24 @@ def sentence(runs: Sequence[Run]) -> str:
     return " ".join(sentences).replace("。 ", "。")
 
 
+def headline(runs: Sequence[Run]) -> str:
+    """Return `sentence` of two guards, or "8 guards: 3 oversold, 5 exact" of more."""
+    guards = by_guard(runs)
+    if len(guards) <= 2:
+        return sentence(runs)
+    by_run = [{run["verdict"] for run in group} for _name, group in guards]
+    found = Counter(next(one for one in VERDICTS if one in verdicts) for verdicts in by_run)
+    counts = [
+        _("%(count)s %(verdict)s") % {"count": found[one], "verdict": _(name)}
+        for one, name in VERDICTS.items()
+        if found[one]
+    ]
+    return _("%(count)s guards: %(verdicts)s") % {
+        "count": len(guards),
+        "verdicts": _(", ").join(counts),
+    }
+
+
 def so_far(run: Run) -> str:
     """Return "Without a lock: 61 sold of 50 in stock." for a run under way."""
     values = {**run, "guard": _title(run["backend"], run["backend"])}
@@ -45,12 +71,7 @@ def so_far(run: Run) -> str:
 
 def words(run: Run) -> str:
     """Return the verdict in the active language; an expected oversell is "as expected"."""
-    verdict = {
-        "ok": _("exact"),
-        "oversold": _("oversold"),
-        "undersold": _("undersold"),
-        "not-run": _("not run"),
-    }[run["verdict"]]
+    verdict = _(VERDICTS[run["verdict"]])
     if run["expected"] == run["verdict"] and met(run):
         return _("%(verdict)s, as expected") % {"verdict": verdict}
     return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}

@@ -12,6 +12,7 @@ STOCK, REDIS_SCRIPTS = "inventory/stock.py", "locking/backends/lua"
 SET_NX_PX = Excerpt(REDIS_RECIPES, "self._client.set(key")
 NAIVE_WRITE = Excerpt(STOCK, "WRITE = ")
 ONE_PROCESS = Excerpt("locking/backends/process.py", "owned = self._owned.get", "return Grant")
+REDIS_TAKE = Excerpt(f"{REDIS_SCRIPTS}/redis_take.lua", "if not state[1]", "grant(caller")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ COURSE = (
         title=_("The race"),
         notice=_("Both buyers read 1 and both write 0. No error is raised anywhere."),
         broken=Excerpt("locking/backends/none.py", "def acquire", "return Grant", "return Grant"),
-        repaired=ONE_PROCESS,
+        repaired=REDIS_TAKE,
         scenarios=("no-lock",),
     ),
     Step(
@@ -41,7 +42,7 @@ COURSE = (
         title=_("Two processes"),
         notice=_("The lock worked perfectly, twice. Tests with one process never see this."),
         broken=ONE_PROCESS,
-        repaired=Excerpt(f"{REDIS_SCRIPTS}/redis_take.lua", "if not state[1]", "grant(caller"),
+        repaired=REDIS_TAKE,
         scenarios=("lock-of-one-process",),
     ),
     Step(

@@ -30,9 +30,9 @@ def recorded() -> dict[str, Any]:
 
 
 def words(result: Result) -> str:
-    """Return the verdict in the active language: a control that breaks is "as expected"."""
+    """Return the verdict in the active language: a control that breaks is "reproduced"."""
     if result["verdict"] == "ok":
-        return _("as expected")
+        return _("reproduced")
     return _("the repair broke as well") if result["verdict"] == "failed" else _("not run")
 
 

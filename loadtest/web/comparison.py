@@ -12,10 +12,14 @@ def differing_settings(a: Report, b: Report) -> list[tuple[str, Any, Any]]:
     """Return the settings in which two reports differ."""
     both = a["settings"], b["settings"]
     return [
-        (name, *(one[name] for one in both))
+        (name, *(_shown(one[name]) for one in both))
         for name in a["settings"]
         if both[0][name] != both[1].get(name)
     ]
+
+
+def _shown(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list | tuple) else value
 
 
 def overlaid(*reports: Report) -> list[dict[str, Any]]:

@@ -69,8 +69,20 @@ def _page(request: HttpRequest, game: UUID, state: dict[str, Any], note: str = "
     def who(path: str, line: str) -> str:
         return "".join(one for one, stop in at.items() if stop.path == path and stop.first in line)
 
+    won = request.session.get("levels", [])
+    if state["won"] and not state["guarded"] and state["level"] not in won:
+        request.session["levels"] = won = [*won, state["level"]]
+    names = list(LEVELS)
+    following = names[names.index(state["level"]) + 1 :]
+    wrote = {
+        one["actor"] for one in state["events"] if (one["do"], one.get("type")) == ("write", "ok")
+    }
+    for one in state["buyers"]:
+        one["has_written"] = f"buyer {one['name']}" in wrote
     context = {
         "game": game,
+        "won": won,
+        "next": STEPS[following[0]] if following else None,
         "state": state,
         "step": STEPS[state["level"]],
         "levels": [STEPS[name] for name in LEVELS],

@@ -25,16 +25,11 @@ PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 
 @live_page
 def course(request: HttpRequest) -> HttpResponse:
-    """Show all steps, each with its picture, and which of them were run here."""
-    runs.fail_abandoned()
-    latest = runs.latest_of_scenarios()
+    """Show all steps, each with its picture."""
     steps = [
         {
             "step": step,
-            "is_run": all(name in latest for name in step.scenarios),
-            "chart": timeline.draw(
-                shown_result(step.scenarios[0], latest)["halves"][0], is_brief=True
-            ),
+            "chart": timeline.draw(recording(step.scenarios[0])["halves"][0], is_brief=True),
         }
         for step in COURSE
     ]
@@ -43,7 +38,7 @@ def course(request: HttpRequest) -> HttpResponse:
 
 @live_page
 def lesson(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a step: its text, its code and the newest recording of its scenarios."""
+    """Show a step: its text, its code, the recordings of its scenarios and their newest runs."""
     runs.fail_abandoned()
     latest = runs.latest_of_scenarios()
     number = next((n for n, step in enumerate(COURSE) if step.name == name), None)
@@ -63,30 +58,28 @@ def lesson(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "learn/lesson.html", context)
 
 
-def shown_result(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
-    """Return the newest result of a scenario here, or the recorded one."""
-    run = latest.get(name)
-    result: dict[str, Any] = run.report["scenarios"][0] if run and run.report else {}
-    return result if len(result.get("halves", ())) == 2 else export.recorded()["results"][name]
+def recording(name: str) -> dict[str, Any]:
+    """Return the recorded result of a scenario, which no visitor's run replaces."""
+    result: dict[str, Any] = export.recorded()["results"][name]
+    return result
 
 
 def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
     scenario = SCENARIOS[name]
     return {
-        **export.shown(shown_result(name, latest)),
+        **export.shown(recording(name)),
         "run": latest.get(name),
-        "seconds": export.recorded()["results"][name]["seconds"],
+        "seconds": recording(name)["seconds"],
         "is_missing": bool(scenario.needs) and not installed(PROGRAMS[scenario.needs]),
     }
 
 
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
-    """Show a row for each fault and a column for each guard, with the newest run of each."""
-    latest = runs.latest_of_scenarios()
+    """Show a row for each fault and a column for each guard, with the recording of each."""
     cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULTS}
     for scenario in SCENARIOS.values():
-        variants = shown_result(scenario.name, latest)["halves"]
+        variants = recording(scenario.name)["halves"]
         for variant in variants:
             picture = {
                 "scenario": scenario,
@@ -94,7 +87,6 @@ def grid(request: HttpRequest) -> HttpResponse:
                 "variant": export.half(variant),
                 "guard": _(variant["guard"]),
                 "broke": variant["facts"]["broke"],
-                "run": latest.get(scenario.name),
                 "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
             }
             cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(picture)

@@ -16,6 +16,11 @@ MOST_SIGNS = 200
 def context(run: LabRun) -> dict[str, Any]:
     """Return the template context of a load test that has no report yet."""
     over, now = run.progress.get("over", []), run.progress.get("run")
+    if over and now is None:  # between two runs, the last one stays
+        *over, now = over
+        buyers_of = run.plan["buyers"]
+        served = 0 if now["verdict"] == "not-run" else buyers_of
+        now = {**now, "requested": "none", "buyers": buyers_of, "served": served}
     found = {"so_far": report.sentence(over) if over else "", "oversold": "", "offered": ""}
     if now is None:
         return found

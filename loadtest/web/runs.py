@@ -28,6 +28,9 @@ from shop.errors import NotFound, ShopError
 from shop.models import User
 
 OVERSELL_IN_TEN_SECONDS = Plan(backends=("none", "redis"), disciplines=("naive",))
+PAUSED_HOLDER = Plan(backends=("redis",), disciplines=("naive", "fenced"), fault="pause-holder")
+PRESETS = {"oversell": OVERSELL_IN_TEN_SECONDS, "pause": PAUSED_HOLDER}
+"""The load tests that anyone may start, by their names in forms."""
 TIME_LIMIT = 600
 """Seconds after which a load test from the pages is aborted."""
 WAIT_LIMIT = 120

@@ -1,4 +1,4 @@
-"""The pages of the lab: anyone starts the preset or a scenario; staff start everything else."""
+"""The pages of the lab: anyone starts a preset or a scenario; staff start everything else."""
 
 from typing import Any
 from uuid import UUID
@@ -75,9 +75,9 @@ def _index(request: HttpRequest, form: PlanForm) -> HttpResponse:
 
 @visitor_form
 def start(request: HttpRequest) -> HttpResponse:
-    """Start the preset, for anyone, or the plan of the form, for staff; redirect to its page."""
+    """Start a preset, for anyone, or the plan of the form, for staff; redirect to its page."""
     if "form" not in request.POST:
-        return _start_for_anyone(request, PRESET)
+        return _start_for_anyone(request, runs.PRESETS.get(request.POST.get("preset", ""), PRESET))
     user = _authorized(request)
     form = PlanForm(request.POST)
     if not form.is_valid():
@@ -175,7 +175,6 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
         "run": run,
         "may_run": _may_run(request),
         "may_inject": _may_inject(request, run),
-        "preset": PRESET.command(),
         "files": FILES[LabRun.Kind(run.kind)],
         **_shown(run),
     }
@@ -183,6 +182,8 @@ def show(request: HttpRequest, run_id: UUID) -> HttpResponse:
         finished = LabRun.objects.filter(state=LabRun.State.DONE, kind=run.kind).exclude(pk=run.pk)
         context["others"] = [(one, _headline(one)) for one in finished[:LISTED]]
     context["heading"] = _heading(run)
+    commands = {plan.command(): name for name, plan in runs.PRESETS.items()}
+    context["preset"] = commands.get(context["command"])
     context["address"] = request.build_absolute_uri(run.get_absolute_url())
     if not request.headers.get("HX-Request"):
         return render(request, "lab/run.html", context)
@@ -234,11 +235,11 @@ def download(request: HttpRequest, run_id: UUID, suffix: str) -> HttpResponse:
 def preview(
     request: HttpRequest, language: str, run_id: UUID | None = None, name: str = ""
 ) -> HttpResponse:
-    """Return the picture of a result, or of a scenario's newest one, for links in other sites."""
+    """Return the picture of a result, or of a scenario's recording, for links in other sites."""
     if language not in dict(settings.LANGUAGES) or not (run_id or name in scenarios.SCENARIOS):
         raise Http404
     if not run_id:
-        found = {"scenarios": [learn.shown_result(name, runs.latest_of_scenarios())]}
+        found = {"scenarios": [learn.recording(name)]}
     elif not (found := runs.get_run(run_id).report or {}):
         raise Http404
     with translation.override(language):
@@ -279,4 +280,4 @@ def _heading(run: LabRun) -> str:
 def _headline(run: LabRun) -> str:
     """Return the result of a run in a sentence, or its state."""
     has_sentence = run.report and run.kind == LabRun.Kind.RUN
-    return report.sentence(run.report["runs"]) if run.report and has_sentence else _heading(run)
+    return report.headline(run.report["runs"]) if run.report and has_sentence else _heading(run)

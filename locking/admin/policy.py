@@ -194,13 +194,11 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
     list_filter = ("forced", "to_backend", "changed_at")
     search_fields = ("changed_by", "reason")
 
-    def get_list_display(self, request: HttpRequest) -> Any:
-        """Return the columns."""
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return the columns, which are also what the page of one switch shows."""
         return _shown(self.list_display)
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return what the page of one switch shows."""
-        return _shown(self.list_display)
+    get_list_display = get_fields
 
 
 @admin.register(IdempotencyKey)

@@ -31,23 +31,18 @@ def release_at_commit(lease: Lease) -> bool:
     if not _in_transaction():
         return False
     lease.waits_for_commit = True
-    release = _Release(lease)
-
-    def release_lock() -> None:  # Django logs the name of a callback that fails
-        release()
-
-    transaction.on_commit(release_lock, robust=True)
+    transaction.on_commit(_Release(lease).release, robust=True)
     return True
 
 
 class _Release:
-    """Called after a commit. Django drops it after a rollback, for which it has no callback."""
+    """Used after a commit. Django drops it after a rollback, for which it has no callback."""
 
     def __init__(self, lease: Lease) -> None:
         self._leases = [lease]
         self._thread = threading.get_ident()
 
-    def __call__(self) -> None:
+    def release(self) -> None:
         lease = self._leases.pop()
         try:
             lease.release()
@@ -55,9 +50,6 @@ class _Release:
             logger.warning("Lock %s not released cleanly", lease.name, exc_info=True)
 
     def __del__(self) -> None:
-        if not self._leases:
-            return
-        if threading.get_ident() == self._thread:
-            self()
-        else:  # the garbage collector runs anywhere
-            self._leases[0].table.renewer.left_behind.put(self._leases[0])
+        # The garbage collector may run in any thread, and must not wait for a store there.
+        if self._leases and threading.get_ident() == self._thread:
+            self.release()

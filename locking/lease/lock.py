@@ -153,9 +153,8 @@ class Lock(ABC):
         lease = self.lease_of(caller) if self.reentrant else None
         if lease is not None and (yield from lease.enter_again()):
             return lease
-        if self.until is None:
-            # A task has no transaction: Django's are those of threads.
-            yield refuse_in_transaction, _nothing, (self.name,)
+        if self.until is None and not isinstance(caller, asyncio.Task):
+            refuse_in_transaction(self.name)  # a task has none: Django's are those of threads
         return (yield from self.grant(caller, wait))
 
     def extend(self, ttl: float | None = None) -> None:
@@ -243,10 +242,6 @@ class Lock(ABC):
             if error is None or is_cancelled_by_loss:
                 raise  # else the error of the block is the one to raise
             logger.warning("Lock %s not released cleanly", self.name, exc_info=True)
-
-
-async def _nothing(_name: str) -> None:
-    """Do nothing."""
 
 
 def timed_out(claim: Claim, timeout: float) -> LockTimeout:

@@ -14,10 +14,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from locking.claims import Claim
@@ -45,7 +44,6 @@ class Renewable(Protocol):
     """The part of a lease that the watchdog uses; see `locking.lease.Lease`."""
 
     claim: Claim
-    count: int
     renew_at: float
     hold_until: float
 
@@ -57,10 +55,6 @@ class Renewable(Protocol):
     def lost(self) -> bool:
         """True if it has ended."""
 
-    @property
-    def is_unreleased(self) -> bool:
-        """True until its release."""
-
     def renew(self) -> None:
         """Extend it, or raise LockLost."""
 
@@ -69,9 +63,6 @@ class Renewable(Protocol):
 
     def mark_lost(self) -> None:
         """Record the loss."""
-
-    def forget(self) -> None:
-        """Drop it in this process."""
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease."""
@@ -84,8 +75,6 @@ class Renewer:
         self.alias = alias
         self.leases: set[Renewable] = set()
         """The leases to renew, and those whose `max_hold` or whose holder may end."""
-        self.left_behind: SimpleQueue[Renewable] = SimpleQueue()
-        """Leases that the thread must release, because their transaction ended in another one."""
         self._wake = threading.Condition()
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
@@ -143,7 +132,7 @@ class Renewer:
             pause = min(self.next_renewal, idle) - time.monotonic()
             if pause > 0:
                 self._wake.wait(pause)
-        jobs = deque(self._releases_left_behind())
+        jobs = deque[Job]()
         # The one that ends first comes first: a renewal may take long.
         for lease in sorted(leases, key=lambda lease: lease.deadline):
             if lease not in self.leases:
@@ -159,16 +148,6 @@ class Renewer:
                 jobs.append(partial(self._renew, lease))
         if jobs:
             self._perform(jobs)
-
-    def _releases_left_behind(self) -> Iterator[Job]:
-        while True:
-            try:
-                lease = self.left_behind.get_nowait()
-            except Empty:
-                return
-            if lease.is_unreleased:
-                lease.forget()
-                yield partial(lease.give_up, "lock released: its transaction was dropped")
 
     def _perform(self, jobs: deque[Job]) -> None:
         """Let a thread take the jobs, and another one whenever it makes no progress."""

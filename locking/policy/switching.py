@@ -121,14 +121,12 @@ def raise_epoch(epoch: int, *, reason: str) -> bool:
 def cancel_switch() -> bool:
     """Go back to the old backend; return False if no switch was in progress.
 
-    If names have been handed over already, this begins a switch back and finishes it in a thread.
-    Raise LockUnavailable if the database does not reply.
+    If names have been handed over already, this begins a switch back, which the process that began
+    the switch finishes, or any other one. Raise LockUnavailable if the database does not reply.
     """
     while (row := stored_policy()).state == LockPolicy.State.DRAINING:
         if _cancel(row):
             invalidate()
-            if row.still_held is not None:
-                finish_in_background()
             return True
     return False
 

@@ -23,7 +23,6 @@ from inventory.queries import stocked
 from locking.admin import confirm
 from shop.admin.sale_pages import SalePages
 from shop.administration.sale_management import (
-    FIXED,
     close_now,
     fixed_fields,
     open_now,
@@ -73,11 +72,6 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             if name in self.fields:  # Django labels neither of the two inputs
                 for widget, part in zip(self.fields[name].widget.widgets, PARTS, strict=True):
                     widget.attrs["aria-label"] = f"{self.fields[name].label} – {part}"
-        for name in FIXED.keys() & self.fields.keys() if self.instance.pk else ():
-            if self.instance.opens_at <= timezone.now() + FIXED[name]:
-                widget = self.fields[name].widget
-                for one in (widget, *getattr(widget, "widgets", ())):
-                    one.attrs["readonly"] = True  # `clean` decides
 
     def clean(self) -> dict[str, Any]:
         """Refuse wrong times, a price above the regular one, and what is fixed by now."""

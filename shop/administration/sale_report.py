@@ -1,6 +1,6 @@
 """The report of a sale: what became of its units, and how fast they were sold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,8 @@ from shop.reservations import store
 
 WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
+Curve = list[tuple[float, int]]
+"""Units taken and not returned, by seconds since the opening."""
 
 
 class Outcome(NamedTuple):
@@ -29,13 +31,6 @@ class Outcome(NamedTuple):
     label: str
     orders: int
     amount: Decimal
-
-
-class Taken(NamedTuple):
-    """The units taken and not returned, some seconds after the opening."""
-
-    seconds: float
-    units: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,7 @@ def report_of(*, sale: Sale) -> SaleReport:
     """Return the report of a sale."""
     offered = stocked(stock_id=sale.stock_id)
     curve, sold_out_after = _curve(sale)
-    end, top = _end_of(sale, curve, sold_out_after), max([offered, *(one.units for one in curve)])
+    end, top = _end_of(sale, sold_out_after), max([offered, *(units for _, units in curve)])
     return SaleReport(
         offered=offered,
         outcomes=[*_orders(sale), *_refunds(sale)],
@@ -120,7 +115,7 @@ def _waiting(sale: Sale) -> int | None:
     return None
 
 
-def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
+def _curve(sale: Sale) -> tuple[Curve, float | None]:
     """Return the units taken by second, and when none was left for the first time."""
     seconds = (
         StockMovement.objects.filter(stock=sale.stock_id)
@@ -134,17 +129,17 @@ def _curve(sale: Sale) -> tuple[list[Taken], float | None]:
         )
         .order_by("first")  # the clocks of processes differ
     )
-    curve, left, taken, sold_out_after = list[Taken](), 0, 0, None
+    curve, left, taken, sold_out_after = Curve(), 0, 0, None
     for _second, at, moved, added, _first in seconds:
         left, taken = left + moved, taken - (moved - added)
         if at:
-            curve.append(Taken(max(0.0, (at - sale.opens_at).total_seconds()), taken))
+            curve.append((max(0.0, (at - sale.opens_at).total_seconds()), taken))
             if left <= 0 and sold_out_after is None:
-                sold_out_after = curve[-1].seconds
+                sold_out_after = curve[-1][0]
     return curve, sold_out_after
 
 
-def _end_of(sale: Sale, curve: Iterable[Taken], sold_out_after: float | None) -> float:
+def _end_of(sale: Sale, sold_out_after: float | None) -> float:
     """Return the seconds that the curve shows: until sold out, or else until now or the end."""
     if sold_out_after is not None:
         return max(1.0, sold_out_after * 1.1)
@@ -152,7 +147,7 @@ def _end_of(sale: Sale, curve: Iterable[Taken], sold_out_after: float | None) ->
     return max(1.0, (until - sale.opens_at).total_seconds())
 
 
-def _points(curve: Iterable[Taken], *, end: float, top: int) -> str:
+def _points(curve: Curve, *, end: float, top: int) -> str:
     """Return the points of a polyline with a step at most for each unit of its width."""
     last: dict[int, int] = {}
     for seconds, units in curve:

@@ -134,5 +134,9 @@ def _normal(state: LiveState) -> Condition:
     facts = [_("Active lock: %s") % state.policy.backend] if state.policy else []
     if state.audit:
         age = (state.as_of - state.audit[0]).total_seconds()
-        facts.append(_("ledger consistent %.0f s ago") % age)
+        is_recent = age < 120
+        text_of_age = (
+            _("ledger consistent %.0f s ago") if is_recent else _("ledger consistent %.0f min ago")
+        )
+        facts.append(text_of_age % (age if is_recent else age / 60))
     return Condition("good", text, " · ".join(facts))

@@ -94,10 +94,3 @@ def _pass(gate: Gate, wanted: PurchaseRequest) -> None:
         sent = Order.objects.filter(sale=sale, customer_id=customer_id, key=wanted.hashed_key)
         if not sent.exists():
             raise
-
-
-def gate_state(*, sale: Sale, customer_id: int | None) -> GateState | None:
-    """Return the first gate that the customer has not passed, or else one that they have."""
-    states = [gate.state(sale=sale, customer_id=customer_id) for gate in gates]
-    found = sorted(filter(None, states), key=lambda one: one.state == "turn")
-    return found[0] if found else None

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.auth import login, update_session_auth_hash, user_logged_in, views
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
@@ -114,20 +114,6 @@ class SignIn(views.LoginView):
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
         counted = "wrong-anywhere", name, _device(self.request, name)
         rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
-
-
-@never_cache
-def staff_sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Show the admin's sign-in page, with the same limits."""
-    context = {"title": _("Log in"), "subtitle": None, "app_path": request.get_full_path()}
-    context["username"] = request.user.get_username()
-    view = SignIn.as_view(
-        template_name="admin/login.html",
-        authentication_form=forms.StaffSignInForm,
-        extra_context={**admin.site.each_context(request), **context},
-        next_page="admin:index",
-    )
-    return view(request)
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")

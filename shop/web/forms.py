@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.forms import (
     AuthenticationForm,
     PasswordChangeForm,
@@ -58,10 +57,6 @@ class SignInForm(AuthenticationForm):
         super().confirm_login_allowed(user)
         if fold_name(user.get_username()) != fold_name(self.cleaned_data["username"]):
             raise self.get_invalid_login_error()
-
-
-class StaffSignInForm(SignInForm, AdminAuthenticationForm):
-    """The admin's sign-in form."""
 
 
 class SignUpForm(UserCreationForm):  # type: ignore[type-arg]

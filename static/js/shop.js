@@ -66,7 +66,9 @@ document.documentElement.classList.add("script");
     }
     for (const time of document.querySelectorAll("[data-as-of]")) {
       const age = Math.max(0, Math.round(now() - Date.parse(time.dateTime) / 1000));
-      time.textContent = time.dataset.ago.replace("%s", age);
+      time.textContent = age < 120 ? time.dataset.ago.replace("%s", age)
+      : new Intl.RelativeTimeFormat(document.documentElement.lang, {style: "narrow"})
+        .format(-Math.round(age / 60), "minute");
     }
   };
   if (document.querySelector("[data-until], [data-clock], [data-as-of], [data-in]")) {

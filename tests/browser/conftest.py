@@ -128,14 +128,16 @@ def sign_in(page: Page, name: str = "li") -> None:
     page.locator("main form button").first.click()
 
 
-def problems(page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SMALL) -> list:
+def problems(
+    page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SMALL, is_long: bool = False
+) -> list:
     """Return what is wrong with the looks of a page, and keep a picture; a staff page may differ.
 
     Every page fits its screen and is accessible; one of the shop is in one language, and easy to
-    touch.
+    touch. The picture of a long page is that of the screen.
     """
     language, width = page.locator("html").get_attribute("lang"), page.viewport_size["width"]
-    page.screenshot(path=SHOTS / f"{name}-{width}-{language}.png", full_page=True)
+    page.screenshot(path=SHOTS / f"{name}-{width}-{language}.png", full_page=not is_long)
     known = len(complaints)
     violations = Axe().run(page).response["violations"]
     del complaints[known:]  # axe adds inline styles, which the policy blocks

@@ -43,7 +43,7 @@ def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
         expect(page.locator("#game input[name=turn]")).to_have_value(str(turn))
         if turn == 1:
             assert page.evaluate("document.activeElement.id") == "A-step"
-            expect(page.locator("#latest")).to_contain_text("Buyer A is granted the lock")
+            expect(page.locator("#latest")).to_contain_text("Buyer A goes on at once")
     expect(page.get_by_role("alert")).to_contain_text("You did it.")
     assert page.url.endswith(path)  # no page was loaded meanwhile
 

@@ -94,7 +94,7 @@ def test_charts_follow_requests_without_views(people, published):
     expect(page.locator("#stores")).to_contain_text("1 web")
     bought("teapot")
     orders = page.locator(".chart", has_text="Orders per second")
-    expect(orders).to_contain_text("at most 1 in the last minute")
+    expect(orders).to_contain_text("peak 1")
 
 
 def test_open_details_survive_updates(people):

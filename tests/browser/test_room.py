@@ -6,9 +6,10 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from shop.administration.sale_management import open_now
-from shop.models import Sale
+from shop.models import Sale, User
 from tests.browser.conftest import every_look, problems
 from waiting_room.estimate import estimate
+from waiting_room.service import set_inlet
 
 ROOM = "/sales/backpack/room/"
 STATUS: dict[str, Any] = {
@@ -70,6 +71,9 @@ def test_visitor_waits_and_buys(people):
     open_room(page)
     expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
     expect(page.get_by_text("Positions are drawn at")).to_be_visible()
+    expect(page.get_by_text("24 simulated customers wait with you")).to_be_visible()
+    expect(page.locator("[data-view=before] [data-n=joined]")).to_have_text("25")
+    set_inlet(room=backpack().room, per_minute=60_000, staff=User.objects.get(username="amy"))
     assert open_now(sale=backpack())
     expect(page).to_have_url(re.compile("/sales/backpack/$"), timeout=30_000)
     page.get_by_role("button", name="Buy now").click()

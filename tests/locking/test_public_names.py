@@ -45,15 +45,3 @@ def test_import_of_locking_imports_neither_settings_nor_clients() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_backend_grants_locks_although_nothing_else_was_imported() -> None:
-    """Without `locking` in INSTALLED_APPS it had no `lock_class`."""
-    code = (
-        "from django.conf import settings; "
-        "backend = 'locking.backends.process.ProcessBackend'; "
-        "settings.configure(LOCKS={'default': {'BACKEND': backend}}); "
-        "from locking.handler import locks; print(locks['default'].lock('a').acquire())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.stdout, result.stderr) == ("True\n", "")

@@ -133,8 +133,6 @@ def test_correction_comes_too_late(amy, cup, opens_in, ordered, late):
         else:
             assert response.status_code == 302
             Sale.objects.update(price=sale.price, opens_at=sale.opens_at, limit_per_customer=5)
-    page = amy.get(f"/admin/shop/sale/{sale.pk}/change/").text
-    assert bool(re.search(r'name="price"[^>]* readonly', page)) == (opens_in <= 60)
     assert fresh(sale).price == sale.price
 
 

@@ -14,7 +14,7 @@ from shop.errors import NotAdmitted
 from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.purchase import admission
-from shop.purchase.admission import admit, gate_state
+from shop.purchase.admission import admit
 from shop.sales.purchase_request import PurchaseRequest
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 ENTRIES = pytest.mark.parametrize("entry", ["token", "session"])
 FULFILMENTS = pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+gate_state = gate.RoomGate().state
 BOUND = 30.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
 

@@ -48,7 +48,7 @@ def test_place_is_kept() -> None:
     assert join(sale=sale, customer_id=first) == place == place_of(sale=sale, customer_id=first)
     assert (place.position, place.admitted, len(place.ticket)) == (1, False, 16)
     seen = service.status_of(sale=sale)
-    assert (seen.state, seen.joined, seen.serving, seen.poll_seconds) == ("before", 2, 0, 1)
+    assert (seen.state, seen.joined, seen.serving, seen.poll) == ("before", 2, 0, 1)
 
 
 def test_status_follows_the_stock() -> None:
@@ -69,7 +69,7 @@ def test_people_who_wait_poll_less_often(settings) -> None:
     room = a_room(opens_in=60)
     for customer in range(5):
         join(sale=room.sale, customer_id=customer)
-    assert status(room).poll_seconds == 3
+    assert status(room).poll == 3
 
 
 def test_pause_and_resume(staff) -> None:
@@ -94,10 +94,10 @@ def test_pause_and_resume(staff) -> None:
 def test_only_a_lower_inlet_has_a_reason(staff) -> None:
     room = a_room(inlet=60)
     set_inlet(room=room, per_minute=90, staff=staff)
-    assert (status(room).inlet_per_minute, status(room).reason) == (90, "")
+    assert (status(room).inlet, status(room).reason) == (90, "")
     set_inlet(room=room, per_minute=30, staff=staff)
     seen = status(room)
-    assert (seen.inlet_per_minute, seen.reason, seen.changed > 0) == (30, "slowed", True)
+    assert (seen.inlet, seen.reason, seen.changed > 0) == (30, "slowed", True)
     assert Room.objects.get().inlet_per_minute == 30
 
 
@@ -105,7 +105,7 @@ def test_bad_inlet_changes_nothing(staff) -> None:
     room = a_room(inlet=60)
     with pytest.raises(BadInput):
         set_inlet(room=room, per_minute=1_000_001, staff=staff)
-    assert (Room.objects.get().inlet_per_minute, status(room).inlet_per_minute) == (60, 60)
+    assert (Room.objects.get().inlet_per_minute, status(room).inlet) == (60, 60)
     assert not LogEntry.objects.exists()
 
 

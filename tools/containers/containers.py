@@ -2,10 +2,11 @@
 
     PORT=8000 COMPOSE_PROFILES=full .venv/bin/python tools/containers/containers.py [--check]
 
-Needs root on Debian. The images are the project's own and, in place of the official ones, images of the same
-names made of Debian's packages: same users, variables, health checks and ports (the Containerfiles beside this
-module). With a registry and Docker, `docker compose up` needs none of this. --check ends once every health check
-passes. Each start begins without data, and the end removes all data.
+Needs root on Debian. The images are the project's own and, in place of the official ones, images
+of the same names made of Debian's packages: same users, variables and health checks (see the
+Containerfiles beside this module). With Docker and a registry, `docker compose up` needs none of
+this. --check ends once every health check passes. Each start begins without data, and the end
+removes all data.
 """
 
 import json
@@ -73,9 +74,16 @@ def install() -> None:
 def build() -> None:
     """Build the stand-ins and the shop's image; podman keeps the layers that have not changed."""
     options = ["--network=host", "--isolation=chroot", "--quiet"]
-    for name, tag in IMAGES.items():
-        say(f"Building {tag.rpartition('/')[2]} ...")
-        run("podman", "build", *options, "-f", HERE / f"{name}.Containerfile", "-t", tag, HERE)
+    with tempfile.TemporaryDirectory() as folder:
+        # Those that this machine trusts: the package index may be behind a proxy of its own.
+        shutil.copy2("/etc/ssl/certs/ca-certificates.crt", folder)
+        for file in HERE.glob("*.sh"):
+            shutil.copy2(file, folder)
+        for name, tag in IMAGES.items():
+            say(f"Building {tag.rpartition('/')[2]} ...")
+            run(
+                "podman", "build", *options, "-f", HERE / f"{name}.Containerfile", "-t", tag, folder
+            )
     say("Building seckill ...")
     run("podman", "build", *options, "-t", "localhost/seckill", ROOT)
 
@@ -88,11 +96,14 @@ class Containers:
         os.environ.update(variables)
         services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
         profiles = {*os.environ["COMPOSE_PROFILES"].split(","), None} - {""}
-        self.services = [
-            name
+        self.services = {
+            name: service
             for name, service in services.items()
             if profiles & set(service.get("profiles", [None]))
-        ]
+        }
+
+    def replicas(self, name: str) -> int:
+        return int(self.services[name].get("deploy", {}).get("replicas", 1))
 
     def compose(self, *command: str) -> str:
         program = Path(sys.executable).with_name("podman-compose")
@@ -108,8 +119,10 @@ class Containers:
         return run("podman", "ps", project, *label, "--format={{.Names}}").split()
 
     def start(self, services: Sequence[str]) -> None:
-        """Start services and wait for their health checks, which this podman does not run itself."""
-        self.compose("up", "-d", "--no-deps", "--no-recreate", *services)
+        """Start services; run their health checks, as Docker does, until all succeed."""
+        for name in services:  # podman-compose takes one --scale
+            scale = f"--scale={name}={self.replicas(name)}"
+            self.compose("up", "-d", "--no-deps", "--no-recreate", scale, name)
         deadline = time.monotonic() + HEALTHY_SECONDS
         waiting = [name for service in services for name in self.names(service)]
         while waiting:
@@ -126,6 +139,7 @@ class Containers:
         return done.returncode == 0
 
     def up(self) -> None:
+        self.down()  # of a start that was killed
         stores = [name for name in self.services if name.startswith(STORES_FIRST)]
         self.start(stores)
         self.compose("run", "--rm", "--no-deps", "-T", "migrate")
@@ -133,7 +147,9 @@ class Containers:
         self.start([name for name in self.services if name not in stores and name != "migrate"])
 
     def down(self) -> None:
-        self.compose("down", "--volumes", "--timeout=30")
+        if names := self.names():  # podman-compose forgets the second of a service
+            run("podman", "rm", "--force", "--time=30", *names)
+        self.compose("down", "--volumes")
 
     def privileges(self) -> dict[str, str]:
         """Return, for each container that has any, what it may do beyond an ordinary user."""

@@ -30,7 +30,8 @@ scenario(
     story=_(
         "Buyer A had read the stock, %(b_stock)d unit, and buyer B read it before A wrote.\n"
         "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
-        "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
+        "With a lock in Redis, B waited for %(r_second_waited).1f s and gave up while A held it: "
+        "%(r_sold)d of %(r_stock)d sold."
     ),
     repair=_("A lock: B reads only after A has written."),
     immune=_("Every lock that all machines share."),
@@ -46,7 +47,8 @@ scenario(
     story=_(
         "Buyers A and B were served by two processes, and each process granted its own lock.\n"
         "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
-        "With a lock in Redis, B waited %(r_second_waited).1f s: %(r_sold)d of %(r_stock)d sold."
+        "With a lock in Redis, B waited for %(r_second_waited).1f s and gave up while A held it: "
+        "%(r_sold)d of %(r_stock)d sold."
     ),
     repair=_("A lock in a store that every process and machine asks."),
     immune=_("Every backend but none and process."),

@@ -61,13 +61,12 @@ def test_keys_of_the_report_and_its_files(tmp_path, monkeypatch):
     assert list(metrics.iterdir()) == []
 
 
-@pytest.mark.parametrize("store", ["mariadb", "postgresql"])
-def test_verdict_without_the_server_is_not_run(monkeypatch, store, tmp_path):
+def test_verdict_without_the_server_is_not_run(monkeypatch, tmp_path):
     """The experiment starts its servers itself, in a process that finds no programs here."""
     customize = "from devservers import programs\nprograms._PATH = ''\n"
     (tmp_path / "sitecustomize.py").write_text(customize)
     monkeypatch.syspath_prepend(tmp_path)
-    report, code = lab("run", *guards("none", "process"), f"--store={store}")
+    report, code = lab("run", *guards("none", "process"), "--store=postgresql")
     assert [run["verdict"] for run in report["runs"]] == ["not-run", "not-run"]
     assert "apt-get install" in report["runs"][0]["why"]
     assert code == 1
@@ -112,7 +111,6 @@ def test_fault_that_did_not_fire_is_not_run():
     ("signum", "asked", "most"),
     [
         # A Redis, the runner and four workers.
-        (signal.SIGINT, ["run", "--backend=redis", "--repeats=100"], 6),
         (signal.SIGTERM, ["run", "--backend=redis", "--repeats=100"], 6),
         # A Redis, the runner and two worker processes.
         (signal.SIGINT, ["scenario", "holder-paused"], 4),

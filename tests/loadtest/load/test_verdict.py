@@ -11,7 +11,7 @@ from django.utils import translation
 from loadtest.kernel.params import PlanError
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
-from loadtest.load.report import met, sentence, words
+from loadtest.load.report import headline, met, sentence, words
 from loadtest.load.verdict import expected, figures, percentile, with_controls
 from shop.administration.audit import StockAudit
 
@@ -144,7 +144,10 @@ def test_sentence_in_both_languages() -> None:
     assert sentence(runs) == f"Without a lock: 8 sold of 5 in stock. {rest}"
     exact = {**RUN, "backend": "redis", "verdict": "ok", "sold": 5}
     assert sentence([RUN, exact]).endswith(" With Redis: exactly 5.")
+    three = [*(RUN | {"backend": name} for name in ("process", "none")), exact]
+    assert headline(three) == "3 guards: 2 oversold, 1 exact"
     twice = [RUN, {**RUN, "sold": 7}]
     assert sentence(twice) == "Without a lock: 7-8 sold of 5 in stock in each of 2 runs."
     with translation.override("zh-hans"):
+        assert headline(three) == "3 种保护方式：2 种超卖，1 种数量正确"
         assert sentence([RUN, exact]) == "不加锁：库存 5 件，卖出 8 件。使用 Redis：正好卖出 5 件。"

@@ -36,3 +36,8 @@ def test_differences_have_signs() -> None:
     assert row["difference"] == {}
     assert comparison.differing_settings(A, B) == [("stock", 50, 80), ("seed", 42, 7)]
     assert comparison.differing_settings(A, A) == []
+    other = {**A, "settings": {**A["settings"], "backends": ["none", "process"]}}
+    changed = comparison.differing_settings(
+        {**A, "settings": {**A["settings"], "backends": ()}}, other
+    )
+    assert changed == [("backends", "", "none, process")]

@@ -46,13 +46,15 @@ def test_visitor_plays_without_script(client: Client, db: None, game: UUID) -> N
     assert "You did it." in text
     assert "Both buyers read the same number" in text
     assert "2 sold of 1" in text
+    assert 'value="expire">Next level: SETNX, then EXPIRE' in text
+    assert "Levels: 1 of 5 won" in text
 
 
 def test_current_lines_are_marked(client: Client, db: None, game: UUID) -> None:
     text = act(client, game, "A-step", 0, headers=HTMX).text
     assert '<mark><span class="chip">A</span> reading = claim_stock(' in text
     assert '<mark><span class="chip">B</span> with lock as lease:' in text
-    assert 'id="latest" hx-swap-oob="innerHTML">Buyer A is granted the lock' in text
+    assert 'id="latest" hx-swap-oob="innerHTML">Buyer A goes on at once: there is no lock.' in text
     assert "<html" not in text
 
 

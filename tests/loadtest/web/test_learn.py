@@ -12,7 +12,7 @@ from django.utils import translation
 
 from loadtest.charts.source import Excerpt, diff
 from loadtest.models import LabRun
-from loadtest.scenarios import SCENARIOS, export
+from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, Step
 from loadtest.scenarios.scenario import FAULTS, REGISTERED
 
@@ -44,7 +44,6 @@ def test_code_that_is_no_longer_in_the_source_is_an_error() -> None:
 def test_every_step_has_a_picture_before_its_first_run(client: Client, db: None) -> None:
     page = client.get(reverse("learn")).text
     assert page.count('class="preview"') == page.count('class="timeline"') == len(COURSE)
-    assert page.count("Not run here yet.") == len(COURSE)
     assert client.get(reverse("learn-step", args=["earthquake"])).status_code == 404
 
 
@@ -52,7 +51,7 @@ def test_every_step_has_a_picture_before_its_first_run(client: Client, db: None)
 def test_page_of_a_step(step: Step, client: Client, db: None) -> None:
     page = client.get(reverse("learn-step", args=[step.name])).text
     assert page.count('class="timeline"') == 2 * len(step.scenarios)
-    assert page.count("Not run here yet.") == len(step.scenarios)
+    assert "Recorded on real servers" in page
     assert page.count("<mark>") == 1
     for name in step.scenarios:
         assert reverse("lab-play", args=[name]) in page
@@ -69,10 +68,13 @@ def test_grid_shows_each_variant_once_and_opens_its_timeline(client: Client, db:
     assert all(f'id="{anchor}"' in lessons[path] for path, anchor in links)
 
 
-def test_run_of_this_machine_replaces_the_recorded_one(client: Client, db: None) -> None:
-    report = {"versions": {}, "scenarios": [export.recorded()["results"]["no-lock"]]}
+def test_run_of_a_visitor_is_linked_beside_the_recording(client: Client, db: None) -> None:
+    pages = [reverse("learn"), reverse("learn-grid"), reverse("learn-step", args=["race"])]
+    before = [client.get(page).text.count("<svg") for page in pages]
+    report = {"versions": {}, "scenarios": [{"name": "no-lock", "halves": []}]}
     done = {"state": LabRun.State.DONE, "slot": None, "report": report}
-    LabRun.objects.create(kind=LabRun.Kind.SCENARIO, plan={"scenario": "no-lock"}, **done)
-    page = client.get(reverse("learn-grid")).text
-    assert page.count("</span> Run here") == 2
-    assert page.count("</span> Recorded") == 2 * len(SCENARIOS) - 2
+    plan = {"scenario": "no-lock"}
+    run = LabRun.objects.create(kind=LabRun.Kind.SCENARIO, plan=plan, **done)
+    texts = [client.get(page).text for page in pages]
+    assert [text.count("<svg") for text in texts] == before
+    assert f'href="{run.get_absolute_url()}">Newest run here' in texts[2]

@@ -53,6 +53,11 @@ def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, runni
         assert f"{words}</li>" in page
     assert page.count("<svg") == 1
     assert "none: 8 / 5" in page
+    last = {**moment(sold=8, served=60)["run"], "verdict": "oversold", "why": ""}
+    between = polled(client, running, progress=moment(8, 60) | {"run": None, "over": [last]})
+    assert "Without a lock: 8 sold of 5 in stock." in between
+    assert "refused: 52</li>" in between
+    assert between.count("<svg") == 1, "the last run stays until the next one begins"
     whole = client.get(running.get_absolute_url()).text
     assert whole.count('role="status"') == 1, "a poll announces nothing"
     assert 'http-equiv="refresh" content="2"' in whole

@@ -44,20 +44,34 @@ def test_every_question_has_an_answer_of_sixty_seconds_and_a_trap(language: str)
         assert 0 < length(language, one["trap"]) < SIXTY_SECONDS[language].start, name
 
 
+def parsed(command: str) -> Any:
+    program, action, *arguments = shlex.split(command)
+    assert program == "manage.py"
+    parser = load_command_class(get_commands()[action], action).create_parser(program, action)
+    return parser.parse_args(arguments)
+
+
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_what_shows_an_answer_exists(name: str) -> None:
     """An excerpt raises ValueError if the code has changed, a parser if it refuses a command."""
     links = QUESTIONS[name]
     assert {step.name for step in COURSE} >= set(links.get("steps", ()))
     for command in links.get("commands", ()):
-        program, action, *arguments = shlex.split(command)
-        assert program == "manage.py"
-        parser = load_command_class(get_commands()[action], action).create_parser(program, action)
-        given = parser.parse_args(arguments)
-        assert set(getattr(given, "names", ())) <= SCENARIOS.keys()
+        assert set(getattr(parsed(command), "names", ())) <= SCENARIOS.keys()
     for place in links.get("code", ()):
         assert 1 <= len(Excerpt(*place).lines()) <= 16
     assert 1 <= sum(map(len, links.values())) <= 3
+
+
+def test_names_beside_those_of_other_libraries_exist() -> None:
+    library = (settings.BASE_DIR / "locking").rglob("*.py")
+    known = set(re.findall(r"\w+", " ".join(file.read_text("utf-8") for file in library)))
+    known |= {"name", "names", "n", "waitTime", "leaseTime"}
+    for ours in (ours for names in TABLES.values() for ours in names.values() if ours):
+        if ours.startswith("manage.py"):
+            assert parsed(ours)
+        else:
+            assert set(re.findall(r"\w+", ours)) <= known, ours
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -24,7 +24,7 @@ from locking.models import JobRun
 from tests.locking.policy.two_backends import apart
 
 __all__ = ["apart"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 celery = Celery("test-jobs", broker="memory://", set_as_current=False)
 executed: list[Any] = []
@@ -68,17 +68,12 @@ def noon(**later: float) -> datetime:
 
 
 def deliver(
-    scheduled_for: datetime,
-    *words: str,
-    act: Callable[[], None] | None = None,
-    headers: dict[str, str] | None = None,
-    **options: Any,
+    scheduled_for: datetime, *words: str, act: Callable[[], None] | None = None
 ) -> int | None:
     """Deliver a message to a worker, whose task calls `act`."""
     global body
     body = act
-    headers = {**(headers or {}), runs.HEADER: scheduled_for.isoformat()}
-    return tidy.apply(words, headers=headers, **options).get()
+    return tidy.apply(words, headers={runs.HEADER: scheduled_for.isoformat()}).get()
 
 
 def let_time_pass(**duration: float) -> None:
@@ -201,6 +196,7 @@ class TestWhileItRuns:
         run = JobRun.objects.get()
         assert (run.state, run.attempts, run.detail) == (State.DONE, 2, "2")
 
+    @pytest.mark.django_db(transaction=True)
     def test_finish_uses_the_database_of_the_runs(self, settings, monkeypatch) -> None:
         """`default` has no transaction then, and an error undoes the end of the run."""
         monkeypatch.setitem(connections.settings, "runs", {**connections.settings["default"]})
@@ -373,6 +369,7 @@ class TestResend:
         assert JobRun.objects.get().state == State.FAILED
         assert why in caplog.text
 
+    @pytest.mark.django_db(transaction=True)
     def test_worker_gets_the_run_again_as_it_was_sent(self, monkeypatch, current_app_kept) -> None:
         """With a real broker, from which a worker reads queue, priority, expiry and headers."""
         received = []

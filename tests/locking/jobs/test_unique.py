@@ -123,11 +123,12 @@ def test_failure_and_time_limit_free_the_key(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", [again], indirect=True)
-def test_retry_keeps_the_key(job: Job) -> None:
+def test_retry_keeps_the_key(job: Job, worker: Worker) -> None:
     first = job.send()
     job.wait_for_start()
     job.open()
-    until(lambda: app.control.inspect(timeout=1).scheduled() and not job.is_free, "the retry")
+    inspect = app.control.inspect(destination=[worker.url], timeout=TIMEOUT)
+    until(lambda: any(inspect.scheduled().values()), "the retry", seconds=TIMEOUT)
     assert job.send() == first
     assert job.wait_for_start(f"{job.gate}-again")["id"] == first
     assert job.send() == first

@@ -55,4 +55,4 @@ def hard(self: Any, gate: str) -> None:
 def again(self: Any, gate: str) -> None:
     wait_at(self, gate)
     if not self.request.retries:
-        raise self.retry(countdown=1, args=[f"{gate}-again"])
+        raise self.retry(countdown=2, args=[f"{gate}-again"])

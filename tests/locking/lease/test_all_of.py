@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, locks
+from locking.claims import Claim, Grant
 from locking.testing.calls import in_thread, within
+from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
 
@@ -49,20 +52,23 @@ def test_callers_that_name_the_locks_in_another_order(process, is_guarded: bool)
         assert [*pool.map(work, ["ab", "ba"])] == [is_guarded] * 2
 
 
-def test_one_deadline_bounds_all_waits(process) -> None:
-    held = [process.lock(name) for name in "abc"]
-    for one in held:
-        one.acquire()
+def test_one_deadline_bounds_all_waits(monkeypatch) -> None:
+    backend, waits = scripted(), []
+    held = acquired(backend.lock("b"))
+    acquire = backend.backend.acquire
 
-    def attempt() -> str:
-        with pytest.raises(LockTimeout) as error, process.all_of(["c", "a"], timeout=0.2):
-            pass
-        return str(error.value)
+    def slow(claim: Claim, wait: float) -> Grant | None:
+        waits.append(wait)
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 0.05, "some time passing")
+        return acquire(claim, wait)
 
-    with within(2):
-        assert "'a' was still held by another caller after 0.2 s" in in_thread(attempt)
-    for one in held:
-        one.release()
+    monkeypatch.setattr(backend.backend, "acquire", slow)
+    with pytest.raises(LockTimeout, match=r"'b' was still held by another caller after 0\.2 s"):
+        in_thread(backend.all_of(["b", "a"], timeout=0.2).__enter__)
+    assert waits[1] <= waits[0] - 0.05
+    held.release()
+    assert not backend.inspect()
 
 
 def test_loss_of_one_lease_is_a_loss_of_all() -> None:

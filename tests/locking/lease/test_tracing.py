@@ -17,7 +17,7 @@ from locking import LockLost, LockTimeout, locks
 from locking.lease import tracing
 from tests.locking.scripted import scripted
 
-pytestmark = pytest.mark.django_db(transaction=True)
+with_rows = pytest.mark.django_db(transaction=True)
 
 SpanContext = namedtuple("SpanContext", "trace_id span_id is_remote", defaults=[False])
 
@@ -82,7 +82,9 @@ def of(spans: Any, name: str, **attributes: object) -> Any:
 
 
 @pytest.mark.stores
-@pytest.mark.parametrize("alias", ["redis", "database", "process", "zookeeper"])
+@pytest.mark.parametrize(
+    "alias", ["redis", pytest.param("database", marks=with_rows), "process", "zookeeper"]
+)
 def test_wait_links_to_the_span_of_the_holder(alias, finished, request, monkeypatch):
     if alias == "zookeeper":
         request.getfixturevalue("zookeeper")
@@ -140,10 +142,3 @@ def test_message_is_the_owner_of_its_key(finished):
     lock.owner = "message"  # as locking.jobs.unique does
     with lock as lease:
         assert lease.owner == "message"
-
-
-def test_tracing_is_off_by_default():
-    tracing.tracer.cache_clear()
-    with locks["redis"].lock("report:7") as lease:
-        assert lease.claim.trace is None
-        assert "@" not in lease.owner

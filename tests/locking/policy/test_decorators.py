@@ -18,13 +18,11 @@ from locking.lease import LockStore
 from locking.testing.calls import in_thread
 from tests.locking.scripted import PATH, unavailable
 
-pytestmark = pytest.mark.django_db
-
 
 @pytest.fixture(autouse=True)
 def backend(settings) -> LockStore:
     settings.LOCKS = {"scripted": {"BACKEND": PATH}, "other": {"BACKEND": PATH}}
-    settings.LOCK_POLICY = {"BACKEND": "scripted"}
+    del settings.LOCK_POLICY  # the first backend is active, and no database is read
     return locks["scripted"]
 
 
@@ -125,7 +123,6 @@ VIEWS = {
 }
 
 
-@pytest.mark.django_db(transaction=True)
 class TestViews:
     @pytest.mark.parametrize("kind", VIEWS)
     def test_view_runs_under_its_lock(self, kind: str) -> None:
@@ -187,7 +184,6 @@ async def later() -> int:
     return 1
 
 
-@pytest.mark.django_db(transaction=True)
 class TestWorkAfterTheReturn:
     """What runs when the function has returned would run without the lock."""
 

@@ -15,7 +15,6 @@ from locking import Lock, LockMisuse, LockTimeout, LockUnavailable, lock, locks,
 from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
-from locking.policy import lock as policy_lock
 from tests.locking.policy.two_backends import AGE, apart, new, old, row, two_backends
 from tests.locking.scripted import unavailable
 
@@ -148,12 +147,22 @@ def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> Non
     assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
-def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(old, monkeypatch) -> None:
-    old.ttl = 0.2
+def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(apart, old, monkeypatch) -> None:
     monkeypatch.setattr(old.backend, "capabilities", replace(old.capabilities, lists_holders=False))
-    began = time.monotonic()
-    switch(backend="new")
-    assert time.monotonic() - began >= AGE + old.ttl
+    ahead, looks = [0.0], []
+
+    def clock() -> float:
+        looks.append(ahead[0])
+        return active.clock() + ahead[0]
+
+    monkeypatch.setattr(switching, "clock", clock)
+    switched = apart(switch, backend="new")
+    until(lambda: looks, "the first step")
+    ahead[0] = old.ttl - 1
+    until(lambda: looks.count(ahead[0]) > 5, "further steps")
+    assert not switched.done()
+    ahead[0] = old.ttl + 1
+    assert switched.result(WAIT_TIMEOUT).backend == "new"
 
 
 def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
@@ -238,10 +247,8 @@ def test_second_switch_at_the_same_time_is_refused(apart) -> None:
     assert (row().epoch, LockPolicyChange.objects.count()) == (2, 1)
 
 
-def test_cancelled_hand_over_switches_back(apart, old, new, monkeypatch) -> None:
+def test_cancelled_hand_over_switches_back(apart, old) -> None:
     """Names have holders in the new backend by then."""
-    # A read of the policy may take long on a loaded machine; its time limit has tests of its own.
-    monkeypatch.setattr(policy_lock, "LAST_READ", WAIT_TIMEOUT)
     with lock("a"):
         switched = apart(switch, backend="new", changed_by="ann")
         until(lambda: policy.current().still_held, "the hand-over")

@@ -64,8 +64,8 @@ def delay_commit(seconds: float) -> None:
 
     def slow() -> None:
         connection.commit = commit
-        ended = time.monotonic() + seconds
-        until(lambda: time.monotonic() >= ended, "the end of the delay")
+        ended = active.clock() + seconds
+        until(lambda: active.clock() >= ended, "the end of the delay")
         commit()
 
     connection.commit = slow
@@ -73,7 +73,7 @@ def delay_commit(seconds: float) -> None:
 
 def test_slow_commit_of_the_announcement_leaves_one_holder(worker) -> None:
     """A1: the drain was measured from before the commit, so it was over when it began."""
-    workers = [worker() for _ in range(2)]
+    workers = [worker() for _ in range(3)]
 
     def wait_for_grants(epoch: int, seconds: float = 0.0) -> None:
         ended = time.monotonic() + seconds

@@ -38,7 +38,7 @@ def switch_with_a_fault(number: int, redis: Redis) -> bool:
     fault = ("slow commit", "store stopped", "none")[number % 3]
     target = {"redis": "database", "database": "redis"}[policy.stored_policy().backend]
     if fault == "slow commit":
-        delay_commit(random.uniform(0, 3 * AGE))
+        delay_commit(random.uniform(AGE, 3 * AGE))
         record_fault(fault)
     try:
         if fault != "store stopped":

@@ -6,9 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connections
 
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import locks
 from locking.models import LockPolicy
-from locking.policy import active, switching
+from locking.policy import active, lock, switching
 from tests.locking.modes import PATH as MODES
 from tests.locking.scripted import PATH, ScriptedBackend
 
@@ -29,6 +30,8 @@ def two_backends(settings, monkeypatch) -> None:
     monkeypatch.setattr(active, "MAX_AGE", AGE)
     monkeypatch.setattr(active, "FRESH", AGE / 2)
     monkeypatch.setattr(switching, "SWITCH_GRACE", 30)
+    # A read of the policy may take long on a loaded machine; its time limit has tests of its own.
+    monkeypatch.setattr(lock, "LAST_READ", WAIT_TIMEOUT)
 
 
 @pytest.fixture

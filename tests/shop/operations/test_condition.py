@@ -58,79 +58,43 @@ def state(**changes: Any) -> LiveState:
 DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}[connection.vendor]
 WRONG = SimpleNamespace(sale="phone", ok=False, breaches=("oversold: 7 promised of 5",))
 DRAIN = {"next_backend": "database", "next_mode": "conditional", "changed_by": "amy"}
+LATE = {"last_job_at": NOW - timedelta(seconds=31)}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "normal": ({}, "good", "Selling normally: 3 sales are open."),
     "one sale": ({"open_sales": 1}, "good", "Selling normally: 1 sale is open."),
     "no sale": ({"open_sales": 0}, "good", "Ready: no sale is open."),
-    "draining": (
-        {"policy": policy(reason="prep", **DRAIN)},
-        "warn",
-        "Switching from redis + conditional to database + conditional: purchases may wait about a",
-    ),
+    "draining": ({"policy": policy(**DRAIN)}, "warn", "Switching from redis + conditional to "),
     "database": (
         {**stores("database", "lock database"), "policy": None, "minute": None},
         "bad",
-        f"Purchases are failing: {DATABASE} has not responded since 12:06:36 or earlier.",
+        f"Purchases are failing: {DATABASE} has not responded since 12:06:36",
     ),
     "active lock": (
         {**stores("redis", "lock redis"), "minute": None},
         "bad",
-        "Purchases are failing: the active lock (redis) has not responded "
-        "since 12:06:36 or earlier.",
+        "Purchases are failing: the active lock (redis) has not responded",
     ),
     "redis": (
         {**stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
         "warn",
-        "Redis has not responded since 12:06:36 or earlier: queued sales and jobs have stopped.",
+        "Redis has not responded",
     ),
     "redis of a queued sale": (
         {**stores("redis"), "policy": policy("database"), "queued_sales": 1},
         "bad",
-        "Redis has not responded since 12:06:36 or earlier: queued sales and jobs have stopped.",
+        "Redis has not responded",
     ),
-    "cache": (
-        {**stores("cache")},
-        "warn",
-        "The cache has not responded since 12:06:36 or earlier: pages are slower.",
-    ),
-    "lock that is not active": ({**stores("lock zookeeper")}, "good", "Selling normally"),
-    "transient": (
-        {"policy": None, "audit": None},
-        "warn",
-        "A store did not respond in time. Trying again…",
-    ),
+    "cache": (stores("cache"), "warn", "The cache has not responded since 12:06:36"),
+    "lock that is not active": (stores("lock zookeeper"), "good", "Selling normally"),
+    "transient": ({"policy": None, "audit": None}, "warn", "A store did not respond in time."),
     "mismatch": ({"audit": (NOW, [WRONG])}, "bad", "Stock mismatch: phone."),
-    "no lock": (
-        {"policy": policy("none", "naive")},
-        "bad",
-        "Overselling is possible: no lock between processes (none), unsafe writes (naive).",
-    ),
+    "no lock": ({"policy": policy("none", "naive")}, "bad", "Overselling is possible: no lock"),
     "no lock, safe writes": ({"policy": policy("none")}, "good", "Selling normally"),
-    "naive": (
-        {"policy": policy("redis", "naive")},
-        "warn",
-        "Overselling is possible if the lock (redis) fails: unsafe writes (naive).",
-    ),
-    "worker": (
-        {"last_job_at": NOW - timedelta(seconds=31)},
-        "warn",
-        "The worker has stopped: no job has finished since 12:06:09.",
-    ),
-    "beat": (
-        {"last_job_at": NOW - timedelta(seconds=31), "minute": minute(web=2, worker=1)},
-        "warn",
-        "Scheduled jobs have stopped: no job has finished since 12:06:09.",
-    ),
-    "no worker yet": (
-        {"last_job_at": None},
-        "warn",
-        "The worker has stopped: no job has finished in the last hour.",
-    ),
-    "consumer": (
-        {"queued_sales": 1, "minute": minute(web=2)},
-        "bad",
-        "No consumer is running: orders of queued sales are not written.",
-    ),
+    "naive": ({"policy": policy("redis", "naive")}, "warn", "Overselling is possible if the lock"),
+    "worker": (LATE, "warn", "The worker has stopped: no job has finished since 12:06:09."),
+    "beat": ({**LATE, "minute": minute(worker=1)}, "warn", "Scheduled jobs have stopped: no job"),
+    "no worker yet": ({"last_job_at": None}, "warn", "The worker has stopped: no job has finished"),
+    "consumer": ({"queued_sales": 1, "minute": minute(web=2)}, "bad", "No consumer is running"),
     "consumer that hangs": (
         {"queued_sales": 1, "oldest_reservation": 31.0},
         "bad",
@@ -139,6 +103,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "consumer without a queued sale": ({"minute": minute(web=2)}, "good", "Selling normally"),
     "rates unknown": ({"queued_sales": 1, "minute": None}, "good", "Selling normally"),
 }
+"""What differs from a healthy shop, the level, and the begin of the sentence."""
 
 
 @pytest.mark.parametrize(("changes", "level", "sentence"), CASES.values(), ids=CASES)

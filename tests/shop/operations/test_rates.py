@@ -49,12 +49,6 @@ def test_growth_of_all_processes_is_summed():
     assert running <= 2 * (time.time() - start + 1), "a second start began another thread"
 
 
-def test_second_without_a_process_is_unknown():
-    rates.add(1000, {("orders",): 2})
-    rates.add(1000, {("orders",): 3})
-    assert rates.read(1001, 3) == [None, {("orders",): 5}, None]
-
-
 def test_unavailable_redis_is_an_error():
     with override_settings(REDIS_URL=CLOSED_PORT), pytest.raises(ServiceUnavailable):
         rates.read(1001, 3)

@@ -23,9 +23,8 @@ from inventory.exceptions import OutcomeUnknown
 from inventory.messages import in_one_message
 from inventory.models import Stock
 from inventory.stock import restock
-from locking import LockUnavailable, locks
+from locking import locks
 from locking.backends.database.breaker import breaker_of
-from locking.handler import create
 from shop.models import Sale
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
@@ -149,16 +148,6 @@ def test_all_waits_end(proxy, connect) -> None:
     assert breaker_of(asks).is_open
 
 
-@pytest.mark.parametrize("wait", [write, ask], ids=["message", "statement"])
-def test_every_kind_of_wait_opens_the_breaker(proxy, connect, wait) -> None:
-    sale, on = a_sale(), connect()
-    ask(on)
-    proxy.hold()
-    with pytest.raises(OperationalError):
-        wait(on, *([sale] if wait is write else []))
-    assert breaker_of(on).is_open
-
-
 def test_failed_query_raises_an_error_of_django(proxy, connect) -> None:
     """Django closes its cursor outside its translation of errors; the driver's would be a 500."""
     first, second = connect(), connect()
@@ -188,26 +177,6 @@ def test_purchase_costs_the_hard_deadline_and_one_reply(
     locks.close()
 
 
-@pytest.mark.parametrize("alias", ["database", SESSION_LOCK])
-def test_wait_for_a_lock_ends(alias, proxy, far) -> None:
-    """The server sends nothing for as long as the lock is held."""
-    near, behind = (
-        create(alias, {"BACKEND": settings.LOCKS[alias]["BACKEND"], "LOCATION": location})
-        for location in ("default", far)
-    )
-    with near.lock("it"), ThreadPoolExecutor(1) as pool:
-        acquire = partial(behind.lock("it").acquire, timeout=1.0)
-        assert not acquire(timeout=0.1)
-        sent = proxy.request_count
-        waiting = pool.submit(seconds_until_error, acquire, LockUnavailable)
-        until(lambda: proxy.request_count > sent + 1, "the wait, which follows an attempt")
-        proxy.hold()
-        assert waiting.result() < 1.0 + REPLY + SLACK
-        assert seconds_until_error(acquire, LockUnavailable) < AT_ONCE
-    for each in (near, behind):
-        each.close()
-
-
 def test_wait_for_a_row_has_a_known_end(connect) -> None:
     """The server ends it before the client gives up, and the breaker stays closed."""
     sale, holder, waiter = a_sale(), connect(), connect()
@@ -229,41 +198,29 @@ def test_slow_network_does_not_open_the_breaker(proxy, connect) -> None:
     assert ask(on) == ask(on) == 1
 
 
-@pytest.mark.only("mysql")
-def test_new_connection_sends_three_messages(proxy, connect) -> None:
-    """The login, the settings and the character set; the fourth reads the version, once."""
-    first, second = connect(), connect()
-    ask(first)
-    sent = proxy.request_count
-    ask(second)
-    assert proxy.request_count - sent == 4 + 1
-    names = ("character_set_client", "autocommit", "sql_mode", "innodb_lock_wait_timeout")
-    level = "tx_isolation" if second.mysql_is_mariadb else "transaction_isolation"
-    for each in (first, second):
-        with each.cursor() as cursor:
-            cursor.execute("SELECT " + ", ".join(f"@@{name}" for name in (*names, level)))
-            assert cursor.fetchone() == ("utf8mb4", 1, "STRICT_TRANS_TABLES", 3, "READ-COMMITTED")
-            cursor.execute("SELECT '\N{SNOWMAN}\N{KEY}', %s", ["\N{KEY}"])
-            assert cursor.fetchone() == ("\N{SNOWMAN}\N{KEY}", "\N{KEY}")
-
-
-@pytest.mark.only("postgresql")
-def test_session_of_postgresql_has_bounded_waits(connect) -> None:
+def test_session_has_bounded_waits(connect) -> None:
+    level = "tx_isolation" if IS_MYSQL and connection.mysql_is_mariadb else "transaction_isolation"
     wanted = {
-        "statement_timeout": "9s",
-        "lock_timeout": "3s",
-        "transaction_isolation": "read committed",
-        "TimeZone": "UTC",
+        "@@innodb_lock_wait_timeout": 3,
+        "@@sql_mode": "STRICT_TRANS_TABLES",
+        "@@character_set_client": "utf8mb4",
+        f"@@{level}": "READ-COMMITTED",
     }
-    assert {name: ask(connect(), f"SHOW {name}") for name in wanted} == wanted
+    if not IS_MYSQL:
+        wanted = {
+            "statement_timeout": "9s",
+            "lock_timeout": "3s",
+            "transaction_isolation": "read committed",
+            "TimeZone": "UTC",
+        }
+    command = "SELECT" if IS_MYSQL else "SHOW"
+    assert {name: ask(connect(), f"{command} {name}") for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("postgresql://shop@127.0.0.1:1/shop?sslmode=disable", "statement_timeout=900"),
         ("postgresql://shop@127.0.0.1:1/shop?sslmode=disable", "lock_timeout=500"),
-        ("mysql://shop@127.0.0.1:1/shop", "innodb_lock_wait_timeout=1 "),
         ("mysql://shop@127.0.0.1:1/shop", "/*M!100101 , max_statement_time=0.9 */"),
     ],
 )

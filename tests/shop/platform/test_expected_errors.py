@@ -45,45 +45,26 @@ def test_repeated_store_errors_are_counted(clock: Clock) -> None:
             lines[clock.now] = line.removeprefix(f"Request failed ({REFUSED})")
     more = " [{} more since the last line]"
     assert lines == {0.0: "", 1.5: more.format(3), 3.0: more.format(1), 5.0: ""}
+    assert logged(log, "Purchase failed (%s)", REFUSED), "another message"
 
 
-def test_503_responses_are_counted(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("error", "lines", "has_traceback"),
+    [
+        (REFUSED, 1, False),
+        # The schema does not fit, or the shop has sent a wrong statement: the traceback tells.
+        (ProgrammingError("relation does not exist"), 1, True),
+        (KeyError("x"), 3, True),
+        (LockMisuse("x"), 3, True),
+    ],
+    ids=repr,
+)
+def test_only_store_errors_are_shortened_and_omitted(clock, error, lines, has_traceback) -> None:
     log = ExpectedErrors()
-
-    def respond(status: int) -> bool:
-        line = {"name": "django.request", "msg": "%s: %s", "args": ("...", "/")}
-        return log.filter(logging.makeLogRecord({**line, "status_code": status}))
-
-    assert [respond(503), respond(503), respond(500), respond(500)] == [True, False, True, True]
-
-
-def test_messages_are_counted_apart(clock: Clock) -> None:
-    log = ExpectedErrors()
-    assert logged(log, "Request failed (%s)", REFUSED)
-    assert logged(log, "Purchase failed (%s)", REFUSED)
-    assert not logged(log, "Purchase failed (%s)", OperationalError(1203, "another error"))
-
-
-def test_traceback_of_a_store_error_becomes_a_line() -> None:
-    line = logged(ExpectedErrors(), "Build of %r failed", "home:en", error=REFUSED)
-    assert line == f"Build of 'home:en' failed: {REFUSED!r}"
-
-
-def test_other_errors_keep_their_traceback_and_are_never_omitted(clock: Clock) -> None:
-    log = ExpectedErrors()
-    for error in (KeyError("x"), LockMisuse("x")):
-        for _ in range(3):
-            line = logged(log, "Bug: %s", LockLost("y"), error=error)
-            assert f"{type(error).__name__}: " in line
-
-
-def test_refused_statement_keeps_its_traceback_once_per_second(clock: Clock) -> None:
-    """The schema does not fit, or the shop has sent a wrong statement: the traceback tells."""
-    log, error = ExpectedErrors(), ProgrammingError("relation does not exist")
-    lines = [logged(log, "Request failed", error=error) for _ in range(3)]
-    assert lines[0].endswith("ProgrammingError: relation does not exist")
-    assert lines[0].startswith("Request failed\n")
-    assert lines[1:] == ["", ""]
+    found = [logged(log, "Failed: %s", LockLost("y"), error=error) for _ in range(3)]
+    assert [bool(line) for line in found] == [True] * lines + [False] * (3 - lines)
+    assert ("\n" in found[0]) is has_traceback
+    assert type(error).__name__ in found[0]
 
 
 def test_console_uses_the_filter() -> None:

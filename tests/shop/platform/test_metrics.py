@@ -1,12 +1,13 @@
-"""What gunicorn's workers count together, also those who are gone."""
+"""gunicorn as deployed: one message for a response, and counts that outlive their workers."""
 
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import closing, suppress
-from http.client import HTTPConnection, HTTPException
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import Counter
@@ -17,13 +18,17 @@ from locking.metrics import registry
 
 PATH = ["--pythonpath", str(CONFIG.parents[1])]
 ASKED = Counter("asked", "Requests")
+REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+DATA_SEGMENTS_IN = 152
+"""Offset of tcpi_data_segs_in in struct tcp_info of linux/tcp.h."""
 
 
 def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Counts itself; says who answers and what all have counted."""
     ASKED.inc()
-    start_response("200 OK", [])
-    return [f"{os.getpid()} {registry().get_sample_value('asked_total')}".encode()]
+    body = f"{os.getpid()} {registry().get_sample_value('asked_total')}".encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
 
 
 class ShortLived(WebServer):
@@ -42,12 +47,22 @@ class ShortLived(WebServer):
         self._signal(signal.SIGHUP)
 
     def ask_who(self) -> list[str]:
-        """The process that answered and the count; nothing from one that was about to end."""
-        wire = HTTPConnection(HOST, self.port, timeout=5)
-        with closing(wire), suppress(OSError, HTTPException):
-            wire.request("GET", "/")
-            return wire.getresponse().read().decode().split()
-        return []
+        """Return the process that answered and the count; nothing from one that has ended."""
+        received = b""
+        with (
+            suppress(OSError),
+            socket.create_connection((HOST, self.port), timeout=5) as connection,
+        ):
+            connection.sendall(REQUEST)
+            while data := connection.recv(65536):
+                received += data
+            size = DATA_SEGMENTS_IN + 4
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+        if not received:
+            return []
+        (segments,) = struct.unpack_from("=I", info, DATA_SEGMENTS_IN)
+        assert segments == 1, "headers and body were two messages"
+        return received.partition(b"\r\n\r\n")[2].decode().split()
 
 
 def test_counters_survive_worker_replacement(monkeypatch, tmp_path) -> None:

@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 from django.db import transaction
 
+from devservers import HOST
 from devservers.faults import waiting
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import WebServer
-from loadtest.load.http.buyers import signed_in
-from loadtest.load.http.client import send_requests
 from locking import locks
 from shop.administration.audit import audit_sale
-from shop.models import Sale, User
-from tests.shop.making import a_customer, a_sale, put_in_force
+from shop.models import Sale
+from tests.shop.making import a_sale, put_in_force
+from tests.shop.web.wsgi_browser import Browser
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60.0
@@ -73,21 +75,18 @@ def sale() -> Sale:
     return a_sale(stock=3)
 
 
-def purchase(port: int, sale: Sale, buyer: User, outcomes: list[str]) -> threading.Thread:
-    """A buyer who waits for an answer."""
-    (browser,) = signed_in([buyer])
-    form = browser.post(f"{sale.get_absolute_url()}buy/", browser.form(sale))
+def purchase(port: int, sale: Sale, outcomes: list[object]) -> threading.Thread:
+    """Send the form of a customer who waits for the response."""
+    browser = Browser()
+    headers = {"Accept": "application/json", "Cookie": f"sessionid={browser.session}"}
+    form = urlencode(browser.form(sale)).encode()
 
     def buy() -> None:
         try:
-            send_requests(
-                port,
-                [form],
-                connections=1,
-                seconds=PATIENCE,
-                on_reply=lambda _, kind: outcomes.append(kind),
-            )
-        except (ConnectionError, TimeoutError) as error:
+            path = f"http://{HOST}:{port}/sales/{sale.slug}/buy/"
+            with urlopen(Request(path, form, headers), timeout=PATIENCE) as response:
+                outcomes.append(response.status)
+        except OSError as error:
             outcomes.append(type(error).__name__)
 
     thread = threading.Thread(target=buy)
@@ -107,12 +106,11 @@ def test_web_server_finishes_the_purchase(
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     name, outcomes = f"sale:{sale.pk}", []
-    buyer = a_customer()
     with WebServer(1) as web:
         (worker,) = Path(f"/proc/{web.pid}/task/{web.pid}/children").read_text().split()
         with transaction.atomic():
             sale.stock.save()  # takes the write lock, or the row's
-            thread = purchase(web.port, sale, buyer, outcomes)
+            thread = purchase(web.port, sale, outcomes)
             until(lambda: is_held(name), "the lock")
             for pid in (web.pid, int(worker)) if left else (web.pid,):
                 os.kill(pid, how)
@@ -125,5 +123,5 @@ def test_web_server_finishes_the_purchase(
         locks["redis"].break_lock(name)
     else:
         assert not is_held(name)
-        assert outcomes == ["ok"]
+        assert outcomes == [201]
         assert audit_sale(sale=sale).held == 1

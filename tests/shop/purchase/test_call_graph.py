@@ -5,7 +5,6 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 import pytest
 from django.urls import get_resolver
@@ -37,37 +36,22 @@ STEPS = [
 """The steps that docs/explanation/purchase.md numbers, by file and function."""
 
 
-class Call(NamedTuple):
-    """A call in the project, and the file of the five that it comes from, if any."""
-
-    file: str
-    function: str
-    caller: str | None
-
-
 def file_of(frame: FrameType) -> str | None:
     path = frame.f_code.co_filename
     is_ours = path.startswith(f"{ROOT}/") and "/.venv/" not in path
     return path.removeprefix(f"{ROOT}/") if is_ours else None
 
 
-def caller_of(frame: FrameType) -> str | None:
-    above = frame.f_back
-    while above is not None and file_of(above) not in FIVE:
-        above = above.f_back
-    return above and file_of(above)
-
-
-def trace(act: Callable[[], object]) -> list[Call]:
-    """Return the calls from the first one of the five files to the COMMIT."""
+def trace(act: Callable[[], object]) -> list[tuple[str, str]]:
+    """Return file and function of each call from the first one of the five files to the COMMIT."""
     # The first request of a process imports all views: of the process, not of the purchase.
     assert get_resolver().url_patterns
-    calls: list[Call] = []
+    calls: list[tuple[str, str]] = []
     committed: list[int] = []
 
     def record(frame: FrameType, event: str, arg: object) -> None:
         if event == "call" and (file := file_of(frame)):
-            calls.append(Call(file, frame.f_code.co_name, caller_of(frame)))
+            calls.append((file, frame.f_code.co_name))
 
     with armed("stock.committed", lambda: committed.append(len(calls))):
         sys.setprofile(record)
@@ -75,7 +59,7 @@ def trace(act: Callable[[], object]) -> list[Call]:
             act()
         finally:
             sys.setprofile(None)
-    first = next(at for at, call in enumerate(calls) if call.file in FIVE)
+    first = next(at for at, (file, _) in enumerate(calls) if file in FIVE)
     return calls[first : committed[0]]
 
 
@@ -95,15 +79,9 @@ def test_purchase_runs_from_top_to_bottom(entry, count, settings):
     calls = trace(lambda: li.json(sale, form))
     assert Order.objects.filter(customer=li.user).count() == 1 + (count == "second order")
 
-    entered = [file for file, _ in groupby(call.file for call in calls if call.file in FIVE)]
+    entered = [file for file, _ in groupby(file for file, _ in calls if file in FIVE)]
     assert list(dict.fromkeys(entered)) == FIVE
     # The first two take turns: the view reads the sale, then the form, then asks for admission.
     assert entered[entered.index(FIVE[2]) :] == FIVE[2:]
-    upwards = {
-        call
-        for call in calls
-        if call.file in FIVE and call.caller and FIVE.index(call.caller) > FIVE.index(call.file)
-    }
-    assert upwards == set()
-    steps = [call[:2] for call in calls if call[:2] in STEPS]
+    steps = [call for call in calls if call in STEPS]
     assert steps == STEPS, "each of the eight once, one after the other"

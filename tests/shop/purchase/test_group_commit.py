@@ -1,184 +1,196 @@
-"""Threads of one process that share a grant of the lock."""
-
-from __future__ import annotations
+"""Purchases of one process that wait for the lock and are written in one transaction."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any, cast
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
+from django.db import connections
 
 from devservers.faults.waiting import until
-from locking import LockTimeout, policy
-from locking.policy import active
+from inventory.models import StockMovement, WriteStrategy
+from locking import locks
+from locking.failpoints import armed
+from locking.policy.lock import PolicyLock
+from shop.administration.audit import audit_sale
+from shop.errors import Overloaded, ShopError
+from shop.models import Order, Sale, User
 from shop.purchase import group_commit
-from shop.purchase.group_commit import submit
-from tests.shop.making import put_in_force
+from shop.purchase.place_order import Placed, place_order
+from shop.sales.purchase_request import PurchaseRequest
+from shop.sales.stock_lock import lock_name
+from tests.locking.scripted import ScriptedBackend
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.purchases import EVERY, LOST, armed_once, buy, failing_once
 
-pytestmark = pytest.mark.django_db
-
-
-class CountedLock:
-    """A lock in memory that counts its grants."""
-
-    def __init__(self, group: Group, timeout: float = 10.0) -> None:
-        self.name, self.timeout, self.group = "sale:1", timeout, group
-
-    def __enter__(self) -> object:
-        if not self.group.lock.acquire(timeout=self.timeout):
-            raise LockTimeout
-        self.group.grants += 1
-        return self.group.lease
-
-    def __exit__(self, *_: object) -> None:
-        self.group.lock.release()
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 
-class Group:
-    """A leader that is writing, and waiters behind it."""
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self.pool, self.lock, self.grants = pool, threading.Lock(), 0
-        self.lease = SimpleNamespace(lost=False)
-        self.is_writing, self.go_on = threading.Event(), threading.Event()
-        self.writing, self.most_writing = 0, 0
-        self.written: list[list[object]] = []
-
-    def write(
-        self, lease: SimpleNamespace, items: Sequence[object], *, stock_id: int
-    ) -> Sequence[object]:
-        """Write all items or none; "first" blocks until `go_on`, "loses" loses the lock."""
-        if "first" in items:
-            self.is_writing.set()
-            assert self.go_on.wait(10)
-        if "loses" in items and len(items) > 1:
-            lease.lost = True
-            raise ValueError
-        self.writing += 1
-        self.most_writing = max(self.writing, self.most_writing)
-        try:
-            for item in items:
-                if isinstance(item, BaseException):
-                    raise item
-            self.written.append(list(items))
-            return items
-        finally:
-            self.writing -= 1
-
-    def submit(self, item: object, timeout: float = 10.0) -> object:
-        sale = cast(Any, SimpleNamespace(timeout=timeout, stock_id=1))
-        return submit(cast(Any, item), sale=sale)[0]
-
-    def lead(self) -> Future:
-        leader = self.pool.submit(self.submit, "first")
-        assert self.is_writing.wait(10)
-        return leader
-
-    def wait(self, *items: object, timeout: float = 10.0) -> list[Future]:
-        futures = []
-        for number, item in enumerate(items, start=1):
-            futures.append(self.pool.submit(self.submit, item, timeout))
-            until(lambda number=number: len(group_commit._queues["sale:1"]) == number)
-        return futures
-
-
-@pytest.fixture
-def group(settings, monkeypatch) -> Iterator[Group]:
-    settings.PURCHASES_PER_GRANT = 4
-    put_in_force("redis")
-    monkeypatch.setattr(active, "FRESH", 600)
-    monkeypatch.setattr(active, "MAX_AGE", 600)
-    policy.current()
-    with ThreadPoolExecutor(12) as pool:
-        group = Group(pool)
-        monkeypatch.setattr(
-            group_commit, "sale_lock", lambda sale: CountedLock(group, sale.timeout)
-        )
-        monkeypatch.setattr(group_commit, "withdraw", group.write)
-        for name in ("use_of", "record_lock"):  # the items are no orders
-            monkeypatch.setattr(group_commit, name, lambda *_, **__: {})
-        yield group
+@pytest.fixture(autouse=True)
+def _shared(guard: ScriptedBackend, settings) -> Iterator[None]:
+    settings.PURCHASES_PER_GRANT = 8
+    reach = replace(guard.capabilities, exclusion="machines")  # others are not shared
+    with patch.object(guard, "capabilities", reach):
+        yield
     assert not group_commit._queues, "a thread is still registered as leader"
 
 
-@pytest.mark.parametrize(("per_grant", "grants"), [(4, 3), (1, 9), (100, 2)])
-def test_grant_serves_at_most_purchases_per_grant(group, settings, per_grant, grants) -> None:
-    settings.PURCHASES_PER_GRANT = max(per_grant, 2)
-    leader = group.lead()
-    if per_grant == 1:  # the control: a grant for each item
-        settings.PURCHASES_PER_GRANT = 1
-        waiters = [group.pool.submit(group.submit, number) for number in range(8)]
-    else:
-        waiters = group.wait(*range(8))
-    group.go_on.set()
-    assert [each.result(10) for each in (leader, *waiters)] == ["first", *range(8)]
-    assert (group.grants, group.most_writing) == (grants, 1)
-    written = [item for items in group.written for item in items]
-    assert written == ["first", *range(8)] or per_grant == 1
+def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True) -> Counter[str]:
+    """Count the outcomes of purchases that all wait for the lock when it is released."""
+    sale, name = fresh(sale), lock_name(sale.pk)
+
+    def send(form: tuple[User, str]) -> Placed | ShopError | SystemExit:
+        customer, key = form
+        try:
+            return place_order(PurchaseRequest(customer.pk, sale, 1, key, is_first=True))
+        except (ShopError, SystemExit) as error:
+            return error
+        finally:
+            connections.close_all()
+
+    def code_of(told: Placed | ShopError | SystemExit) -> str:
+        if not isinstance(told, Placed):
+            return getattr(told, "code", "") or "exit"
+        assert Order.objects.get(pk=told.order.pk).number == told.order.number
+        return "replayed" if told.replayed else "ok"
+
+    held = locks["scripted"].lock(name)
+    with ThreadPoolExecutor(len(forms)) as pool:
+        with held:
+            told = [pool.submit(send, form) for form in forms]
+            if shared:
+                until(lambda: len(group_commit._queues.get(name, ())) == len(forms) - 1)
+        return Counter(code_of(each.result(10)) for each in told)
 
 
-def test_error_is_raised_for_its_item_only(group, caplog) -> None:
-    caplog.set_level("INFO")
-    leader = group.lead()
-    good, bad, last = group.wait(1, ValueError("mine"), 3)
-    group.go_on.set()
-    with pytest.raises(ValueError, match="mine"):
-        bad.result(10)
-    assert [each.result(10) for each in (leader, good, last)] == ["first", 1, 3]
-    assert group.written == [["first"], [1], [3]]
-    assert group.grants == 3, "after an error the next waiter is promoted"
-    assert caplog.messages == [], "a refusal is not worth a log line"
+def new_customers(count: int) -> list[tuple[User, str]]:
+    return [(a_customer(), "k") for _ in range(count)]
 
 
-@pytest.mark.parametrize("error", [ValueError(), SystemExit()], ids=repr)
-def test_waiters_are_written_after_the_leader_fails(group, error) -> None:
-    """The exception, even one that ends the leader's thread, does not reach the waiters."""
-    leader = group.lead()
-    failed, *waiters = group.wait(error, 1, 2)
-    group.go_on.set()
-    with pytest.raises(type(error)):
-        failed.result(10)
-    assert [each.result(10) for each in (leader, *waiters)] == ["first", 1, 2]
-    assert group.written == [["first"], [1, 2]]
+def grants(sale: Sale) -> list[int]:
+    """Return the number of orders that each grant wrote."""
+    rows = StockMovement.objects.filter(stock=sale.stock_id, reason="reserved")
+    return sorted(Counter(rows.values_list("fence_token", flat=True)).values())
 
 
-def test_lost_lease_writes_no_further_item(group) -> None:
-    """The group is refused and the lease is lost: the waiter acquires the lock again."""
-    leader = group.lead()
-    waiters = group.wait("loses", 1)
-    group.go_on.set()
-    assert [each.result(10) for each in (leader, *waiters)] == ["first", "loses", 1]
-    assert group.written == [["first"], ["loses"], [1]]
-    assert group.grants == 3
+@pytest.mark.parametrize(
+    ("strategy", "most", "exclusion"),
+    [
+        *((each, 8, "machines") for each in WriteStrategy.values),
+        ("naive", 1, "machines"),
+        # Sharing would serialise a shop without a lock between processes, which must oversell.
+        ("naive", 8, "process"),
+    ],
+)
+def test_waiting_purchases_share_a_transaction(strategy, most, exclusion, guard, settings) -> None:
+    """In the controls each purchase acquires the lock: as many grants as orders."""
+    settings.PURCHASES_PER_GRANT, shared = most, (most, exclusion) == (8, "machines")
+    guard.capabilities = replace(guard.capabilities, exclusion=exclusion)
+    put_in_force("scripted", strategy)
+    sale, points = a_sale(stock=7), Counter[str]()
+    with (
+        armed("stock.read", lambda: points.update(["check"])),
+        armed("stock.committed", lambda: points.update(["committed"])),
+    ):
+        assert together(sale, new_customers(6), shared) == {"ok": 6}
+    writes = 1 if shared else 6
+    assert points == {"check": writes, "committed": writes}, "once for each transaction"
+    assert grants(sale) == ([6] if shared else [1] * 6)
+    audit = audit_sale(sale=sale)
+    assert (audit.ok, audit.available) == (True, 1)
 
 
-def test_waiter_times_out_while_the_leader_hangs(group) -> None:
-    leader = group.lead()
-    (hasty,) = group.wait("written after its timeout", timeout=0.05)
-    with pytest.raises(LockTimeout):
-        hasty.result(10)
-    group.go_on.set()
-    assert leader.result(10) == "first"
-    assert (group.grants, group.written) == (1, [["first"]])
+def test_grant_serves_at_most_purchases_per_grant(settings) -> None:
+    settings.PURCHASES_PER_GRANT, settings.MAX_WAITING = 3, 10
+    sale = a_sale()
+    assert together(sale, new_customers(7)) == {"ok": 7}
+    assert grants(sale) == [1, 3, 3]
 
 
-@pytest.mark.parametrize("backend", ["none", "process"])
-def test_backend_that_excludes_no_other_machine_is_not_shared(group, backend, monkeypatch) -> None:
-    """Otherwise the group would serialise a control without a lock, which must oversell."""
-    put_in_force(backend)
-    policy.current()
-    both = threading.Barrier(2)
+@EVERY
+def test_too_few_units_go_to_the_first_waiters(strategy) -> None:
+    put_in_force("scripted", strategy)
+    sale = a_sale(stock=3)
+    assert together(sale, new_customers(6)) == {"ok": 3, "sold_out": 3}
+    audit = audit_sale(sale=sale)
+    assert (audit.ok, audit.available, audit.held, audit.stale_writes_refused) == (True, 0, 3, 0)
 
-    class NoLock(CountedLock):
-        def __enter__(self) -> object:
-            return self.group.lease
 
-        def __exit__(self, *_: object) -> None:
-            pass
+@pytest.mark.parametrize(
+    ("limit", "keys", "told"),
+    [
+        (5, ("a", "a"), {"ok": 4, "replayed": 1}),
+        (5, ("a", "b"), {"ok": 5}),
+        (1, ("a", "b"), {"ok": 4, "limit": 1}),
+    ],
+)
+def test_two_forms_of_one_customer_in_one_group(limit, keys, told) -> None:
+    sale, customer = a_sale(limit=limit), a_customer()
+    forms = [*new_customers(2), *((customer, key) for key in keys), *new_customers(1)]
+    assert together(sale, forms) == told
+    assert audit_sale(sale=sale).ok
+    assert Order.objects.filter(customer=customer).count() == told["ok"] - 3
 
-    monkeypatch.setattr(group_commit, "sale_lock", lambda _: NoLock(group))
-    monkeypatch.setattr(group_commit, "withdraw", lambda *_, **__: [1 + both.wait(10)])
-    for each in [group.pool.submit(group.submit, 1) for _ in range(2)]:
-        each.result(10)
+
+def test_group_is_found_after_a_lost_commit_reply() -> None:
+    """All orders are committed when the connection breaks: no duplicates, and no error."""
+    sale = a_sale()
+    with failing_once(LOST):
+        assert together(sale, new_customers(4)) == {"replayed": 4}
+    assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
+
+
+def test_waiters_are_written_after_the_leader_ends() -> None:
+    """The exception that ends its thread does not reach the others."""
+
+    def end() -> None:
+        raise SystemExit
+
+    sale = a_sale()
+    with armed_once("stock.read", end):
+        assert together(sale, new_customers(4)) == {"exit": 1, "ok": 3}
+    assert grants(sale) == [3]
+
+
+def test_lost_lease_writes_no_further_purchase(guard) -> None:
+    """The group is refused and the lease is lost: the waiters acquire the lock again."""
+    sale = a_sale()
+
+    def lose() -> None:
+        lease = PolicyLock(lock_name(sale.pk)).lease
+        assert lease is not None
+        assert guard.break_lock(lease.name)
+        lease.mark_lost()
+        raise ValueError
+
+    with armed_once("stock.read", lose):
+        assert together(sale, new_customers(4)) == {"ok": 4}
+    assert grants(sale) == [1, 3]
+
+
+def test_waiter_times_out_while_the_leader_hangs(settings) -> None:
+    sale, is_writing, go_on = a_sale(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        is_writing.set()
+        assert go_on.wait(10)
+
+    def lead() -> Placed:
+        try:
+            return buy(sale, customer=leader)
+        finally:
+            connections.close_all()
+
+    leader, hasty = a_customer(), a_customer()
+    with armed_once("stock.read", hang), ThreadPoolExecutor(1) as pool:
+        led = pool.submit(lead)
+        assert is_writing.wait(10)
+        settings.LOCK_TIMEOUT = 0.05
+        with pytest.raises(Overloaded):
+            buy(sale, customer=hasty)
+        go_on.set()
+        assert not led.result(10).replayed
+    assert grants(sale) == [1]

@@ -1,8 +1,6 @@
 """FAULTS rows 16 and 17 for a customer: a 503 in bounded time, no change, and recovery."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -11,7 +9,7 @@ from django.core.cache import cache
 from django.db import OperationalError, connection
 from django.test import Client
 
-from devservers import Redis, ZooKeeper, start_all, stop_all
+from devservers import Redis
 from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import locks
@@ -192,80 +190,36 @@ def test_row_17_disk_is_full(li) -> None:
     assert audit_sale(sale=sale).ok
 
 
-REFUSALS = {
-    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
-    "NOREPLICAS": ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
-    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
-    "NOAUTH": ("CONFIG SET requirepass secret", "CONFIG SET requirepass ''"),
-    "maxclients": ("CONFIG SET maxclients 1", "CONFIG SET maxclients 1000"),
-    "WRONGTYPE": ("SET lock:{sale:%d} x", "DEL lock:{sale:%d}"),
+def configure(server: Redis, name: str, value: str) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set(name, value)
+    record_fault(f"{name} {value}")
+
+
+BREAK_AND_REPAIR: dict[str, tuple[Callable[[Redis], None], Callable[[Redis], None]]] = {
+    "killed": (Redis.kill, Redis.start),
+    "unresponsive": (Redis.pause, Redis.resume),
+    "full": (
+        lambda server: configure(server, "maxmemory", "1"),
+        lambda server: configure(server, "maxmemory", "0"),
+    ),
 }
 
 
-@pytest.fixture(scope="module")
-def locking() -> Iterator[list[Redis]]:
-    servers = [Redis() for _ in range(5)]
-    start_all(servers)
-    yield servers
-    stop_all(servers)
-
-
-def in_force(settings, backend: str, location: object) -> None:
-    conf = {**settings.LOCKS[backend], "LOCATION": location}
-    settings.LOCKS = {**settings.LOCKS, backend: conf}
-    put_in_force(backend)
-
-
-@pytest.mark.faults(row=17)
-@pytest.mark.parametrize(
-    ("backend", "refusal"),
-    # A string is no WRONGTYPE for RedLock: its keys are strings.
-    [(backend, refusal) for backend in ("redis", "redlock") for refusal in REFUSALS][:-1],
-)
-def test_row_17_lock_store_refuses(settings, locking, sale, li, backend, refusal) -> None:
-    servers = locking[:1] if backend == "redis" else locking
-    urls = [server.url for server in servers]
-    in_force(settings, backend, urls[0] if backend == "redis" else urls)
-    order, heal = (
-        [word.replace("%d", str(sale.pk)).strip("'") for word in words.split(" ")]
-        for words in REFUSALS[refusal]
-    )
-    directs = [redis.Redis.from_url(url) for url in urls[:3]]
-    try:
-        for direct in directs:
-            direct.execute_command(*order)
-        record_fault(refusal)
+@pytest.mark.faults(row=17, backend="redis")
+@pytest.mark.parametrize("how", BREAK_AND_REPAIR)
+def test_row_17_lock_store_fails(settings, sale, li, how) -> None:
+    """The other stores and refusals are in tests/locking/backends."""
+    break_it, repair = BREAK_AND_REPAIR[how]
+    settings.BUY_LIMIT = "1000000/second"
+    with Redis() as server:
+        conf = {**settings.LOCKS["redis"], "LOCATION": server.url}
+        settings.LOCKS = {**settings.LOCKS, "redis": conf}
+        put_in_force("redis")
+        locks["redis"].probe()
+        break_it(server)
         told_to_come_back(sale, li)
-        assert locks[backend].capabilities.exclusion == "machines"
-    finally:
-        for direct in directs:
-            direct.execute_command(*heal)
-            direct.close()
-    sold_after_all(sale, li)
-
-
-@pytest.mark.faults(row=17)
-@pytest.mark.parametrize("how", ["kill", "pause"])
-@pytest.mark.parametrize("backend", ["redis", "redlock", "zookeeper"])
-def test_row_17_lock_store_is_down_or_unresponsive(settings, sale, li, backend, how) -> None:
-    servers = (
-        ZooKeeper(nodes=1).nodes
-        if backend == "zookeeper"
-        else [Redis() for _ in range(5 if backend == "redlock" else 1)]
-    )
-    urls = [server.url for server in servers]
-    start_all(servers)
-    try:
-        in_force(settings, backend, urls if backend == "redlock" else urls[0])
-        locks[backend].probe()
-        for server in servers[:3]:
-            getattr(server, how)()
-        told_to_come_back(sale, li)
-        for server in servers[:3]:
-            server.start() if how == "kill" else server.resume()
-        settings.BUY_LIMIT = "1000000/second"
+        repair(server)
         until(lambda: buy(li, sale).status_code != 503, "a purchase", BOUND)
         sold_after_all(sale, li)
         locks.close()
-    finally:
-        stop_all(servers)

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Callable
 from html import unescape
 
 import pytest
@@ -21,10 +22,44 @@ def test_token_contains_what_it_was_issued_for(settings) -> None:
     assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
 
 
+def changed(text: str, place: int, to: str) -> str:
+    parts = text.split(".")
+    return ".".join([*parts[:place], to, *parts[place + 1 :]])
+
+
+CHANGES: dict[str, Callable[[str], dict[str, str]]] = {
+    "customer": lambda text: {"text": changed(text, 0, "8")},
+    "sale": lambda text: {"text": changed(text, 1, "4")},
+    "hint": lambda text: {"text": changed(text, 2, "0")},
+    "expiry": lambda text: {"text": changed(text, 3, "9999999999")},
+    "signature": lambda text: {"text": f"{text[:-43]}{'A' * 43}"},
+    "longer": lambda text: {"text": f"{text}A"},
+    "NUL": lambda text: {"text": f"{text}\0"},
+    "5,000 digits": lambda text: {"text": changed(text, 0, "9" * 5000)},
+    "wide digits": lambda text: {"text": text.replace("7", "７")},
+    "another form's": lambda text: {"key": "l"},
+    "another session's": lambda text: {"session": "another"},
+    "no session": lambda text: {"session": ""},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_token_with_any_change_is_invalid(change) -> None:
+    text, _ = tokens.issue(**SOLD_TO)
+    sent = {"text": text, "key": "k", "session": "cookie", **CHANGES[change](text)}
+    assert tokens.read(sent.pop("text"), **sent) is None
+
+
 def test_cookie_and_key_cannot_be_exchanged() -> None:
     """A part of the cookie cannot pass for a part of the key."""
     text, _ = tokens.issue(**{**SOLD_TO, "session": "a", "key": "b\nc"})
     assert tokens.read(text, session="a\nb", key="c") is None
+
+
+def test_token_expires(settings, monkeypatch) -> None:
+    text, expires = tokens.issue(**SOLD_TO)
+    monkeypatch.setattr(tokens.time, "time", lambda: expires + 1)
+    assert tokens.read(text, key="k", session="cookie") is None
 
 
 @pytest.mark.parametrize("is_fallback", [True, False])

@@ -11,10 +11,10 @@ from devservers.faults.waiting import until
 from shop.models import Order, Sale
 from tests.devservers.faults.interception import HeldRequest, InterceptingProxy
 from tests.fault_rows import audit_sale, record_outcome
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
+from tests.shop.making import a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 from tests.shop.races.conftest import processes
-from tests.shop.races.race_worker import RaceWorker
+from tests.shop.races.race_worker import RaceWorker, a_form
 
 __all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("mysql", "postgresql")]
@@ -42,7 +42,7 @@ def behind_proxy(
     worker.close()
 
 
-def a_form(sale: Sale) -> dict[str, Any]:
+def a_form_sent_once(sale: Sale) -> dict[str, Any]:
     """Return a call that sends the form of a new customer once."""
     cookies = signed_in().cookies
     return {
@@ -52,11 +52,6 @@ def a_form(sale: Sale) -> dict[str, Any]:
         "form": {"quantity": 1, "idempotency_key": "k"},
         "patient": False,
     }
-
-
-def a_purchase(sale: Sale) -> dict[str, Any]:
-    """Return a call that sends the form of a new customer until the shop is not overloaded."""
-    return {"do": "buy", "sale": sale.pk, "customer": a_customer().pk, "key": "k"}
 
 
 def without_reply(
@@ -80,12 +75,12 @@ def test_row_26_late_commit_sells_no_unit_twice(processes, proxy, behind_proxy, 
     """The lock is released with the 503. Naive is the control: it sells the last unit twice."""
     put_in_force("redis", strategy)
     sale = a_sale(stock=1)
-    late = without_reply(behind_proxy, proxy, a_form(sale))
+    late = without_reply(behind_proxy, proxy, a_form_sent_once(sale))
     (told,) = behind_proxy.results()
     assert (told["status"], told["seconds"] < BOUND) == (503, True), told
     record_outcome("503")
     (second,) = processes(1)
-    assert "order" in second.run(a_purchase(sale))[0]
+    assert "order" in second.run(a_form(sale))[0]
     assert late.deliver() > 0, "the connection was closed"
     is_naive = strategy == "naive"
     until(lambda: Order.objects.count() == 1 + is_naive, "the late order")
@@ -110,7 +105,7 @@ def test_row_26_late_return_of_units_is_not_overwritten(
     late = without_reply(behind_proxy, proxy, calls[act])
     assert behind_proxy.results()[0]["error"] == "OutcomeUnknown"
     (second,) = processes(1)
-    second.run_until("stock.read", a_purchase(sale))
+    second.run_until("stock.read", a_form(sale))
     assert late.deliver() > 0, "the connection was closed"
     until(lambda: fresh(sale).stock.quantity > 4 or strategy == "fenced", "the late units")
     assert "order" in second.finish()[0]

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, TypeVar
 from unittest.mock import patch
 from urllib.parse import urlencode
@@ -14,25 +13,17 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 from django.test import Client
-from django.utils import timezone
 
-from inventory import stock
-from inventory.messages import one_by_one
 from inventory.models import Stock
-from inventory.stock import Fence
-from locking import lock, policy
 from locking.failpoints import reach
-from locking.policy import active
 from shop.administration.sale_management import restock_sale
 from shop.errors import LimitReached, Overloaded
-from shop.models import CustomerQuota, Order, Sale, User, digest
+from shop.models import Order, Sale, User
 from shop.orders import service as orders
-from shop.purchase import admission, tokens
 from shop.purchase.place_order import place_order
 from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.purchase_request import PurchaseRequest
-from shop.sales.stock_lock import lock_name
 from tests.shop.making import fresh
 
 T = TypeVar("T")
@@ -111,25 +102,6 @@ def buy_until_told(*, sale: int) -> dict[str, Any]:
     return {"bought": bought}
 
 
-def buy_releasing_early(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """Release the lock before the commit."""
-    row = fresh(Sale(pk=sale))
-    guard = lock(lock_name(sale), timeout=5)
-    guard.acquire()
-    fence = Fence(epoch=1, token=0)
-    reading = stock.claim_stock(stock_id=row.stock_id, strategy="naive", fence=fence)
-    reach("early.looked")
-    with transaction.atomic():
-        of: dict[str, Any] = {"customer_id": customer, "sale": row}
-        form = {"quantity": 1, "unit_price": row.price, "key": digest(key)}
-        order = Order.objects.create(**of, **form, pay_by=timezone.now())
-        CustomerQuota.objects.create(**of, taken=1)
-        one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1)]))
-        guard.release()
-        reach("early.released")
-    return {"order": order.number}
-
-
 def pay(*, order: str) -> dict[str, Any]:
     """Pay like the pay button."""
     orders.pay_order(order=Order.objects.get(number=order))
@@ -175,30 +147,6 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
             for of_this_time in ("Expires", "X-Request-ID"):
                 headers.pop(of_this_time, None)
             return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
-
-
-WATCHED: dict[str, tuple[ModuleType, Callable[[str], bool]]] = {
-    "stock": (admission, lambda of: admission.cached_sale(slug=of).phase() == Sale.Phase.OPEN),
-    "token": (tokens, lambda of: tokens.is_revoked(customer_id=0, session=of, issued_at=0)),
-    "policy": (active, lambda of: policy.current().backend == of),
-}
-"""The caches of a process: their modules, and whether they have learned of a change."""
-
-
-def watch(*, what: str, of: str, remembers: float | None = None) -> dict[str, Any]:
-    """Ask a cache until it has learned of a change; return the start of the last request before."""
-    module, has_learned = WATCHED[what]
-    seconds = remembers or module.MAX_AGE
-    deadline, last = time.monotonic() + RETRY_SECONDS, 0.0
-    with patch.multiple(module, MAX_AGE=seconds, FRESH=seconds / 2 if remembers else module.FRESH):
-        while True:
-            asked = time.monotonic()
-            if has_learned(of):
-                return {"last": last}
-            last = asked
-            reach("watched")
-            assert asked < deadline, "it never learned"
-            time.sleep(0.001)
 
 
 def sit_on_the_row(*, sale: int) -> dict[str, Any]:

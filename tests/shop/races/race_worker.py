@@ -9,6 +9,7 @@ worker.results()                # what each call returned
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +17,8 @@ from unittest.mock import patch
 
 from devservers.base import injected_faults
 from devservers.faults.worker import WorkerProcess, send_to_parent
+from shop.models import Sale
+from tests.shop.making import a_customer
 
 TIMEOUT = 30.0
 TTL = 1.5
@@ -74,6 +77,17 @@ class RaceWorker(WorkerProcess):
     def finish(self) -> list[dict[str, Any]]:
         self.proceed()
         return self.results()
+
+
+def a_form(sale: Sale, **what: Any) -> dict[str, Any]:
+    """Return the call of a new customer who sends the form of a sale."""
+    do = "reserve" if sale.is_queued else "buy"
+    return {"do": do, "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
+
+
+def outcomes(*results: dict[str, Any]) -> Counter[str]:
+    """Count the orders and reservations, and the errors by name."""
+    return Counter(result.get("error", "order") for result in results)
 
 
 def together(*workers: RaceWorker) -> None:

@@ -14,8 +14,7 @@ from shop.reservations.reconciliation import load, reconcile
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.queued import ask, assert_sound, status
-from tests.shop.races.race_worker import TIMEOUT, RaceWorker, at_once
-from tests.shop.races.test_stock import outcomes
+from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form, at_once, outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -26,10 +25,6 @@ def a_queued_sale(**what: int) -> Sale:
     sale = a_sale(fulfilment=Sale.Fulfilment.QUEUED, **what)
     load(sale=sale)
     return fresh(sale)
-
-
-def a_form(sale: Sale, **what: object) -> dict[str, object]:
-    return {"do": "reserve", "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
 
 
 @pytest.mark.parametrize(("backend", "strategy"), [("redis", "naive"), ("none", "conditional")])

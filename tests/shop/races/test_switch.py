@@ -13,8 +13,8 @@ from locking import locks, policy
 from locking.models import LockPolicyChange
 from shop.models import Sale
 from tests.fault_rows import audit_sale
-from tests.shop.making import a_customer, a_sale, put_in_force
-from tests.shop.races.race_worker import TIMEOUT, RaceWorker
+from tests.shop.making import a_sale, put_in_force
+from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -33,25 +33,21 @@ def switching() -> Iterator[object]:
         yield lambda **wish: pool.submit(work, **wish)
 
 
-def a_form(sale: Sale, do: str = "buy") -> dict[str, object]:
-    return {"do": do, "sale": sale.pk, "customer": a_customer().pk, "key": "k"}
-
-
 @pytest.mark.faults(row=25, xf=True, fired="switched")
 @pytest.mark.parametrize(
-    ("strategy", "force", "oversold"),
+    ("old", "new", "strategy", "force", "oversold"),
     [
-        ("naive", True, 1),  # the control: what force gives up, and the fence gives back
-        ("naive", False, 0),
-        ("fenced", True, 0),
-        ("conditional", True, 0),
+        # The control: what force gives up, and the fence gives back.
+        ("redis", "database", "naive", True, 1),
+        ("redis", "database", "naive", False, 0),
+        ("database", "redis", "naive", False, 0),
+        ("redis", "database", "fenced", True, 0),
+        ("database", "redis", "conditional", True, 0),
     ],
 )
-@pytest.mark.parametrize("way", [("redis", "database"), ("database", "redis")])
 def test_switch_with_a_holder_between_read_and_write(
-    processes, switching, strategy, force, oversold, way
+    processes, switching, old, new, strategy, force, oversold
 ) -> None:
-    old, new = way
     put_in_force(old, strategy)
     sale = a_sale(stock=1)
     first, second = processes(2)

@@ -146,15 +146,6 @@ def test_interrupted_load_is_repeated_soon() -> None:
     assert told(sale, 1) == {"queued": 1}
 
 
-def test_first_load_is_not_reported_as_repair(redis, caplog) -> None:
-    sale = a_queued_sale()
-    assert reconcile(sale=sale).loaded
-    assert "Repaired sale" not in caplog.text
-    redis_command("FLUSHALL")
-    assert reconcile(sale=fresh(sale)).loaded
-    assert "Repaired sale" in caplog.text
-
-
 def test_reservation_without_entry_can_be_sent_again() -> None:
     sale, customer = a_queued_sale(stock=2), a_customer()
     lost, kept = ask(sale, customer), ask(sale)

@@ -1,16 +1,26 @@
 """Malformed values, clients that send them, and a check that nothing changes."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
+import redis
+from django.conf import settings
 from django.test import Client
 
 from inventory.models import Stock, StockMovement
+from locking import locks
 from shop.models import CustomerQuota, Order, Sale, User
-from tests.shop.making import a_sale
+from tests.shop.making import a_sale, signed_in
 
 JSON = "application/json"
 LIMIT = 5
+OTHER_KEYS = (b"shop:", b"rate-limit:", b"lock:{build:", b"lock:clock", b"rates:")
+"""Prefixes in Redis of caches, counted requests, the locks that guard the building of pages, the
+clock of all locks, and published rates."""
+LOCKS = b"lock:"
+"""Prefix of the tokens of locks: a purchase that is refused late, or replayed, acquires one."""
 
 
 @pytest.fixture
@@ -18,23 +28,10 @@ def sale() -> Sale:
     return a_sale(limit=LIMIT)
 
 
-def client_of(user: User | None = None, **options: object) -> Client:
+def client_of(user: User | None = None, **options: Any) -> Client:
     """Return a client, signed in if a user is given, that renders error pages."""
-    client = Client(raise_request_exception=False, **options)
-    if user:
-        client.force_login(user)
-    return client
-
-
-def buy(client: Client, sale: Sale, **fields: object):
-    """Send the form as a browser does."""
-    form = {"quantity": "1", "idempotency_key": "k", **fields}
-    return client.post(f"/sales/{sale.slug}/buy/", form)
-
-
-def step(client: Client, path: str, key: object, **options: object):
-    """Pay or cancel an order."""
-    return client.post(path, {"idempotency_key": key}, **options)
+    make = partial(signed_in, user) if user else Client
+    return make(raise_request_exception=False, **options)
 
 
 def everything() -> tuple[object, ...]:
@@ -45,6 +42,22 @@ def everything() -> tuple[object, ...]:
         *Stock.objects.order_by("pk").values_list("pk", "quantity", "fence_token"),
         *Order.objects.order_by("pk").values_list("pk", "status"),
     )
+
+
+def state(*but: bytes) -> tuple[object, ...]:
+    """Return all rows, reservations and locks that a purchase changes; `but` are prefixes."""
+    server = redis.Redis.from_url(settings.REDIS_URL)
+    names = [name for name in server.scan_iter() if not name.startswith((*OTHER_KEYS, *but))]
+    holders = [(held.name, held.owner) for held in locks["redis"].inspect()]
+    return everything(), {name: server.dump(name) for name in names}, holders
+
+
+@pytest.fixture(autouse=True)
+def no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    # The settings drop the traceback of django.security.
+    logged = [line for line in caplog.records if not line.name.startswith("django.security")]
+    assert [line.getMessage() for line in logged if line.exc_info] == []
 
 
 @pytest.fixture

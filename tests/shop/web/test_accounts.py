@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from shop.models import User
-from tests.shop.web.bad_input import buy, client_of, nothing_changes, sale
+from tests.shop.web.bad_input import client_of, nothing_changes, sale
 
 __all__ = ["nothing_changes", "sale"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -58,10 +58,9 @@ def test_malformed_usernames_are_refused(name):
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/", "/sales/x/", "/accounts/sign-in/"])
 @pytest.mark.parametrize("host", ["evil.example", "localhost:x", "a b", ""])
-def test_unknown_host_is_400(path, host):
-    assert client_of().get(path, headers={"Host": host}).status_code == 400
+def test_unknown_host_is_400(host):
+    assert client_of().get("/", headers={"Host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/accounts/profile/", "/accounts/password/"])
@@ -92,10 +91,9 @@ def test_new_email_address_needs_the_password(wang, sent, status):
     assert ("old password was entered incorrectly" in response.text) == (status == 400)
 
 
-@pytest.mark.parametrize("path", ["/accounts/sign-in/", "/admin/login/"])
-def test_known_device_signs_in_while_its_name_is_locked(path, amy, settings):
+def test_known_device_signs_in_while_its_name_is_locked(amy, settings):
     """Before, 100 wrong passwords from anywhere locked an account out of the sale."""
-    settings.SIGN_IN_NAME_LIMIT = "3/minute"
+    settings.SIGN_IN_NAME_LIMIT, path = "3/minute", "/accounts/sign-in/"
     device, other = client_of(), client_of()
     strangers = [client_of(REMOTE_ADDR=f"203.0.113.{number}") for number in range(4)]
     form = {"username": "\uff41my", "password": PASSWORD}
@@ -153,10 +151,3 @@ def test_unknown_language_is_ignored(li):
     form = {"language": "../../etc", "next": "/"}
     assert client_of(li).post("/i18n/setlang/", form).status_code == 302
     assert client_of(li, headers={"Accept-Language": "x" * 9999}).get("/").status_code == 200
-
-
-def test_malformed_cookies_are_ignored(sale):
-    client = client_of()
-    client.cookies.load({"sessionid": "\x01'; --", "csrftoken": "x", "messages": "x"})
-    assert client.get(f"/sales/{sale.slug}/").status_code == 200
-    assert buy(client, sale).status_code == 302

@@ -11,20 +11,18 @@ import pytest
 
 from shop.models import Order
 from shop.wsgi import application
-from tests.shop.making import a_customer, a_sale
+from tests.shop.making import a_customer, a_sale, buy
 from tests.shop.web.bad_input import (
     JSON,
     KEYS,
-    buy,
     client_of,
     everything,
-    nothing_changes,
+    no_traceback,
     sale,
-    step,
 )
 from tests.shop.web.wsgi_browser import FORM
 
-__all__ = ["nothing_changes", "sale"]
+__all__ = ["no_traceback", "sale"]
 FORM_DATA = "multipart/form-data; boundary=x"
 MULTIPART = b'--x\r\nContent-Disposition: form-data; name="username"\r\n\r\nli\r\n--x--\r\n'
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -34,11 +32,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 def test_page_refuses_post(path, li):
     response = client_of(li, enforce_csrf_checks=True).post(path)
     assert (response.status_code, response["Allow"]) == (405, "GET, HEAD")
-
-
-@pytest.mark.parametrize(("accept", "status"), [("text/html", 302), (JSON, 401)])
-def test_page_of_a_customer_requires_sign_in(accept, status, db):
-    assert client_of().get("/orders/", headers={"Accept": accept}).status_code == status
 
 
 UNKNOWN = "/sales/none/ /sales/none/stock/ /products/none/ /orders/none/ /nowhere /sales/%00/"
@@ -94,13 +87,10 @@ def test_early_refusal_is_in_the_language_of_its_request(li, sale):
         assert title in refused.text
 
 
-@pytest.mark.parametrize(
-    "query", ["q=%00", "q=%ff", "q=%25_", "page=0", "page=x", "q=" + "x" * 999]
-)
+@pytest.mark.parametrize("query", ["q=%00", "q=%ff", "q=%25_", "page=x", f"page={'9' * 5000}"])
 def test_malformed_search_is_answered(query, li):
     a_sale()
     assert client_of(li).get(f"/products/?{query}").status_code == 200
-    assert client_of(li).get(f"/products/?page={'9' * 5000}").status_code == 200
 
 
 @pytest.mark.parametrize("accept", ["text/html", JSON])
@@ -136,9 +126,10 @@ def test_bad_key_of_an_order_change_is_refused(key, verb, li, sale):
     as_json = client.post(path, json.dumps({"idempotency_key": key}), content_type=JSON)
     assert as_json.status_code == 400
     if isinstance(key, str) and key != "\ud800":
-        assert step(client, path, key).status_code == 400
+        assert client.post(path, {"idempotency_key": key}).status_code == 400
     assert client.post(path, {"idempotency_key": ["a", "a"]}).status_code == 400
-    assert step(client, path, "a", headers={"Idempotency-Key": "b"}).status_code == 400
+    two = client.post(path, {"idempotency_key": "a"}, headers={"Idempotency-Key": "b"})
+    assert two.status_code == 400
     assert client.post(path, b"x", content_type="text/plain").status_code == 415
     assert everything() == before
 

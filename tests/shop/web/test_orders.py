@@ -4,13 +4,10 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from html import unescape
-from unittest.mock import patch
 
 import pytest
 from django.core.cache import cache
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from inventory.models import StockMovement
@@ -97,12 +94,6 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     assert steps(page) == [("Reserved", not last[1]), last]
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
-
-
-def test_deadline_names_its_time_zone(shop, order):
-    page = text(shop.get(order.get_absolute_url()).text)
-    assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", page)
-    assert re.search(r"Pay by \d\d:\d\d \(UTC\+8\)", text(shop.get("/orders/").text))
 
 
 def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
@@ -204,43 +195,6 @@ def test_header_shows_the_minutes_of_the_earliest_unpaid_order(shop, li, order):
     Order.objects.update(pay_by=now + timedelta(minutes=9))
     assert BADGE.findall(signed_in().get("/").text) == [], "the order of another customer"
     assert BADGE.findall(Client().get("/").text) == []
-
-
-def order_queries(client: Client, page: str) -> int:
-    with CaptureQueriesContext(connection) as seen:
-        client.get(page)
-    return sum("shop_order" in query["sql"] for query in seen)
-
-
-def test_header_costs_one_query_for_customers_and_none_for_visitors(shop, order):
-    for client, cost in ((shop, 1), (Client(), 0)):
-        client.get("/")  # fills the page cache
-        assert order_queries(client, "/") == cost
-
-
-def test_purchases_read_no_deadline(shop, order):
-    with patch("shop.web.context.next_deadline", return_value=None) as read:
-        assert buy(shop, a_sale(), key="k2").status_code == 303
-        refused = buy(shop, a_sale(stock=0), key="k3")
-        assert "My orders" in refused.text
-        assert not read.called
-        shop.get("/")
-        assert read.called, "the control"
-
-
-# --- Chinese ------------------------------------------------------------------------------------
-
-
-def in_chinese(client: Client, path: str) -> str:
-    return client.get(path, headers={"accept-language": "zh-hans"}).text
-
-
-def test_profile_asks_for_the_family_name_first_in_chinese(shop):
-    page = in_chinese(shop, "/accounts/profile/")
-    labels = re.findall(r"<label[^>]*>(.*?)</label>", page.split("<main")[1])
-    assert labels[:2] == ["姓：", "名："], "with a full-width colon"
-    english = shop.get("/accounts/profile/").text.split("<main")[1]
-    assert re.findall(r"<label[^>]*>(.*?)</label>", english)[:2] == ["First name:", "Last name:"]
 
 
 def change_price(price: str) -> None:

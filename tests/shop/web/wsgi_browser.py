@@ -1,11 +1,10 @@
-"""A browser that calls the WSGI application, and a count of the requests that reach a view."""
+"""A browser that calls the WSGI application, and a count of messages to Redis."""
 
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from http.cookies import SimpleCookie
 from io import BytesIO
 from types import SimpleNamespace
@@ -14,46 +13,19 @@ from unittest.mock import patch
 from urllib.parse import urlencode
 
 import pytest
-from django.conf import settings
-from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse
-from django.test import override_settings
 from redis.connection import Connection as RedisConnection
 
 from locking.backends.redis.connection import Connection as LockConnection
 from locking.policy import active
 from shop.models import Sale, User
 from shop.purchase import admission, tokens
-from shop.wsgi import Application, only_utf8
+from shop.wsgi import application
 from tests.shop.making import a_customer, signed_in
 
 FORM = "application/x-www-form-urlencoded"
 SIGNALS = (request_started, request_finished)
-
-
-class CountingMiddleware:
-    """Counts the requests that the purchase token middleware passes on."""
-
-    asked = 0
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        CountingMiddleware.asked += 1
-        return self.get_response(request)
-
-
-@cache
-def django() -> Application:
-    """Return one handler for all tests: creating it takes longer than a test."""
-    middleware = list(settings.MIDDLEWARE)
-    after = middleware.index("shop.web.purchase.PurchaseTokenMiddleware") + 1
-    middleware.insert(after, f"{__name__}.CountingMiddleware")
-    with override_settings(MIDDLEWARE=middleware):
-        return only_utf8(WSGIHandler())
 
 
 class Browser:
@@ -65,8 +37,6 @@ class Browser:
         self.session = signed_in(self.user).cookies["sessionid"].value
         self.cookies["sessionid"] = self.session
         self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
-        self.django = CountingMiddleware
-        self.shop = django()
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
         token, _ = tokens.issue(
@@ -97,7 +67,7 @@ class Browser:
             **environ,
         }
         started: list[Any] = []
-        sent = self.shop(asked, lambda status, headers, *_: started.extend((status, headers)))
+        sent = application(asked, lambda status, headers, *_: started.extend((status, headers)))
         text = b"".join(sent).decode()
         getattr(sent, "close", lambda: None)()
         return SimpleNamespace(status=int(started[0][:3]), headers=dict(started[1]), text=text)
@@ -138,7 +108,6 @@ def counted_messages() -> Iterator[list[object]]:
 @pytest.fixture(autouse=True)
 def alone(in_force: None) -> Iterator[None]:
     """Start without cached responses, and keep the test's database connection open."""
-    CountingMiddleware.asked = 0
     for signal in SIGNALS:
         signal.disconnect(close_old_connections)
     yield

@@ -99,18 +99,19 @@ def test_every_promise_can_be_broken() -> None:
 def test_command_reports_verdicts_and_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, code = verify("models", "switch")
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n<!-- {PART} -->\nstale\n<!-- /{PART} -->\nafter\n")
+    found, code = verify("models", "switch", f"--write={page}")
+    assert re.search(r"^\| switch \| drained \| \d+ \| no violation \|$", page.read_text(), re.M)
     found = {row["variant"]: row for row in found["models"]}
     assert (code, found["drained"]["verdict"]) == (0, "no violation")
     broken = found["forced-naive"]
     assert broken["verdict"] == f'breaks "never oversold" at step {len(broken["trace"])}'
     assert broken["trace"][-1] == {"action": "Write", "text": "B writes the quantity 0."}
-    page, out = tmp_path / "page.md", io.StringIO()
-    page.write_text(f"before\n<!-- {PART} -->\nstale\n<!-- /{PART} -->\nafter\n")
-    call_command("verify", "models", "switch", write=page, stdout=out)
-    assert "\n  1. The switcher takes the time and sends the announcement.\n  2. " in out.getvalue()
-    assert re.search(r"^\| switch \| drained \| \d+ \| no violation \|$", page.read_text(), re.M)
     monkeypatch.setitem(variants("switch")["drained"], "breaks", "one holder")
-    assert verify("models", "switch")[1] == 1
+    out = io.StringIO()
+    with pytest.raises(SystemExit):
+        call_command("verify", "models", "switch", stdout=out)
+    assert "\n  1. The switcher takes the time and sends the announcement.\n  2. " in out.getvalue()
     with pytest.raises(CommandError, match="Did you mean"):
         verify("models", "swich")

@@ -1,0 +1,12 @@
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('shop', '0016_lock_of_orders'),
+    ]
+
+    operations = [
+        migrations.RemoveField(model_name='user', name='rehashed'),
+    ]
