@@ -34,6 +34,7 @@ PAGES = {
     "wrong-method": "/sales/teapot/buy/",
 }
 STAFF_PAGES = {
+    "ops": "/ops/",
     "lab": "/lab/",
     "learn": "/learn/",
     "learn-grid": "/learn/grid/",
