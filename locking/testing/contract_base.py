@@ -1,8 +1,9 @@
 """The fixtures of the contract."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
@@ -11,7 +12,7 @@ from locking.claims import Capabilities, Claim, Grant
 from locking.conf import backend_class
 from locking.handler import create
 from locking.lease import LockStore
-from locking.testing.calls import WAIT_TIMEOUT
+from locking.testing.calls import WAIT_TIMEOUT, lock_for
 from locking.testing.driver import StoreDriver
 from locking.testing.process import OtherProcess
 
@@ -35,6 +36,13 @@ def needs(declared: Callable[[Capabilities], bool], hook: str = "") -> Callable[
     return mark
 
 
+def claim_on(locks: LockStore, name: str, slots: int | None, ttl: float = 30) -> Claim:
+    """Return a claim of a new owner on a lock, a semaphore, or the lock of a READER or WRITER."""
+    claim = Claim(name=lock_for(locks, name, slots).name, ttl=ttl)
+    claim.slots = slots
+    return claim
+
+
 def granted(locks: LockStore, claim: Claim) -> Grant:
     """Return the grant of a claim, which must get the lock."""
     grant = locks.backend.acquire(claim, WAIT_TIMEOUT)
@@ -51,6 +59,10 @@ class ContractBase:
     """The backend under test, as LOCKS names it."""
     down: str | list[str] = ""
     """A LOCATION without a server."""
+    also: Mapping[str, Any] = {}
+    """Capabilities that the backend has on this store, beyond those of its class."""
+    repeats: Collection[str] = ()
+    """What takes effect before the ttl ends, though it had no reply: "release", "withdrawal"."""
     Driver: type[StoreDriver] = StoreDriver
     """The faults that the store can have."""
     capabilities: ClassVar[Capabilities]
@@ -59,15 +71,16 @@ class ContractBase:
     def __init_subclass__(cls) -> None:
         if not hasattr(cls, "path"):
             return
-        cls.capabilities = backend_class({"BACKEND": cls.path}).capabilities
+        declared = backend_class({"BACKEND": cls.path}).capabilities
+        cls.capabilities = replace(declared, **cls.also)
         inherited, cls.left_out = cls.left_out, {}
         for name in dir(cls):
             test = getattr(cls, name)
             if test is None and name not in vars(cls):
                 test = inherited.get(name)  # a subclass may have more hooks
-            declared, hook = getattr(test, "needs", (None, ""))
-            if declared is not None:
-                is_left_out = not declared(cls.capabilities) or (hook and not cls.Driver.has(hook))
+            applies, hook = getattr(test, "needs", (None, ""))
+            if applies is not None:
+                is_left_out = not applies(cls.capabilities) or (hook and not cls.Driver.has(hook))
                 setattr(cls, name, None if is_left_out else test)
                 cls.left_out |= {name: test} if is_left_out else {}
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -47,6 +48,26 @@ class Ends(ContractBase):
                 until(lambda: self.waiting(locks, name) == 1, "the other one queueing")
             other.kill()
         assert acquire_and_release(locks, name)
+
+    @needs(lambda can: can.expires and can.exclusion == "machines")
+    def test_stopped_waiter_is_skipped(self, locks: LockStore, another: Another, name: str) -> None:
+        """Its grant ends unused, and it waits again for one of its own."""
+        other = another()
+        try:
+            with locks.lock(name, timeout=5):
+                other.send("acquire", name, 60, self.TTL)
+                if self.waiting(locks, name) is not None:
+                    until(lambda: self.waiting(locks, name) == 1, "the other one queueing")
+                other.pause()
+            with locks.lock(name, timeout=WAIT_TIMEOUT) as lease:
+                other.resume()
+                until(lambda: self.waiting(locks, name) != 0, "the other one queueing again")
+                lease.check()
+        finally:
+            other.resume()
+        _, token = other.receive()
+        assert token > lease.token or not locks.capabilities.fencing
+        assert other.call("release", name) == ""
 
     @needs(lambda can: can.exclusion == "machines")
     def test_stopped_holder_keeps_its_lock_or_learns_of_the_loss(
@@ -235,7 +256,8 @@ class Ends(ContractBase):
                 locks.lock("contract:down").acquire(timeout=0.5)
 
     def test_broken_lock_is_lost_by_its_holder(self, locks: LockStore, name: str) -> None:
-        lock = locks.lock(name)
+        lost = threading.Event()
+        lock = locks.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
         try:
             assert locks.break_lock(name)
@@ -245,5 +267,7 @@ class Ends(ContractBase):
         assert not locks.break_lock(f"{name}-unknown")
         free = in_thread(acquire_and_release, locks, name)
         assert free, "a broken lock must be free for others"
+        if locks.capabilities.session_bound and locks.capabilities.exclusion == "machines":
+            assert lost.wait(WAIT_TIMEOUT), "on_lost was not called"
         with pytest.raises(LockLost):
             lock.release()

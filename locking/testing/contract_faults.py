@@ -18,7 +18,7 @@ from locking.testing.calls import (
     until,
     within,
 )
-from locking.testing.contract_base import ContractBase, Open, granted, needs
+from locking.testing.contract_base import ContractBase, Open, claim_on, granted, needs
 from locking.testing.driver import StoreDriver
 
 LONG = 3 * WAIT_TIMEOUT
@@ -67,7 +67,19 @@ class Faults(ContractBase):
     def test_tokens_grow_through_a_restart(
         self, driver: StoreDriver, open_store: Open, name: str
     ) -> None:
-        locks, claim = open_store(), Claim(name=name, ttl=3 * self.TTL)
+        self.restart(driver, open_store, name, None)
+
+    @needs(lambda can: can.fencing and can.shared, "restart")
+    @pytest.mark.parametrize("slots", [1, WRITER])
+    def test_restart_grants_no_more_slots_than_there_are(
+        self, driver: StoreDriver, open_store: Open, name: str, slots: int
+    ) -> None:
+        self.restart(driver, open_store, name, slots)
+
+    def restart(self, driver: StoreDriver, open_store: Open, name: str, slots: int | None) -> None:
+        """Restart the store while the lock is held, and check the next grant."""
+        locks = open_store()
+        claim = claim_on(locks, name, slots, ttl=3 * self.TTL)
         grant = granted(locks, claim)
         self.follow(locks, claim, grant, open_store, knows=driver.restart())
 
@@ -91,10 +103,15 @@ class Faults(ContractBase):
                 old.backend.release(claim, token)
         later, next_claim = None, claim
 
+        def another(ttl: float) -> Claim:
+            made = Claim(name=claim.name, ttl=ttl)
+            made.slots = claim.slots
+            return made
+
         def is_granted() -> bool:
             nonlocal later, next_claim
             # New each time: the release of one whose reply was lost may be repeated later.
-            next_claim = Claim(name=claim.name, ttl=LONG)
+            next_claim = another(LONG)
             with suppress(LockUnavailable):
                 later = new.backend.acquire(next_claim, 1)
             return later is not None
@@ -107,7 +124,7 @@ class Faults(ContractBase):
         )
         with pytest.raises(LockError):
             old.backend.release(claim, token)
-        assert new.backend.acquire(Claim(name=claim.name, ttl=30), 0) is None
+        assert new.backend.acquire(another(30), 0) is None
         new.backend.release(next_claim, later.token)
 
     @needs(lambda can: can.survives_minority, "stop_minority")
@@ -172,11 +189,11 @@ class Faults(ContractBase):
     def test_acquisition_that_arrives_late_is_harmless(
         self, driver: StoreDriver, open_store: Open, name: str
     ) -> None:
-        far = open_store(far=True)
+        far, ttl = open_store(far=True), LONG if "withdrawal" in self.repeats else self.TTL
         assert acquire_and_release(far, name)
         driver.hold()
         with within(WAIT_TIMEOUT), pytest.raises(LockUnavailable):
-            far.backend.acquire(Claim(name=name, ttl=self.TTL), 0)
+            far.backend.acquire(Claim(name=name, ttl=ttl), 0)
         driver.recover()
         assert acquire_and_release(open_store(), name)
 
@@ -185,7 +202,8 @@ class Faults(ContractBase):
         self, driver: StoreDriver, open_store: Open, name: str
     ) -> None:
         """The release is repeated, or the grant ends."""
-        far, claim = open_store(far=True), Claim(name=name, ttl=3 * self.TTL)
+        ttl = LONG if "release" in self.repeats else 3 * self.TTL
+        far, claim = open_store(far=True), Claim(name=name, ttl=ttl)
         grant = granted(far, claim)
         driver.cut(refuse=True)
         with pytest.raises((LockUnavailable, LockLost)):

@@ -5,20 +5,13 @@ from functools import partial
 
 import pytest
 
-from locking.claims import READER, WRITER, Claim
+from locking.claims import READER, WRITER
 from locking.exceptions import LockLost, LockMisuse
 from locking.lease import LockStore
 from locking.testing.calls import WAIT_TIMEOUT, in_thread, lock_for, until
-from locking.testing.contract_base import Another, ContractBase, granted, needs
+from locking.testing.contract_base import Another, ContractBase, claim_on, granted, needs
 
 shared = needs(lambda can: can.shared)
-
-
-def claim_on(locks: LockStore, name: str, slots: int, ttl: float = 30) -> Claim:
-    """Return a claim of a new owner on a semaphore or a read-write lock."""
-    claim = Claim(name=lock_for(locks, name, slots).name, ttl=ttl)
-    claim.slots = slots
-    return claim
 
 
 class Shared(ContractBase):

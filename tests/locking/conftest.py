@@ -1,6 +1,5 @@
 """A backend without a store."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -17,11 +16,10 @@ collect_ignore = [] if find_spec("django_celery_beat") else BEAT_TESTS
 @pytest.fixture(scope="session")
 def idle_workers() -> Iterator[IdleWorkers]:
     """Return the processes that no test uses at the moment."""
-    workers: IdleWorkers = defaultdict(list)
+    workers: IdleWorkers = []
     yield workers
-    for some in workers.values():
-        for worker in some:
-            worker.close()
+    for worker in workers:
+        worker.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ with LockWorker(conf) as other:
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import environ
@@ -78,6 +79,9 @@ class LockCommands:
         if self.backend is not None:
             self.backend.close()
         added = {alias: environ.Env.db_url_config(url) for alias, url in (databases or {}).items()}
+        for alias in added:
+            with suppress(AttributeError):  # unless it was connected, to another server
+                del connections[alias]
         connections.settings.update(
             connections.configure_settings({**connections.settings, **added})
         )

@@ -3,34 +3,34 @@
 It is named by its dotted path, as in settings, and nothing in `locking` knows it.
 """
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from locking.backends.base import Backend
-from locking.claims import Claim, Grant, Held
+from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockUnavailable
 from locking.handler import create
-from tests.locking.backends.memory_store import MemoryBackend, Row, server
+from tests.locking.backends.memory_store import MemoryBackend, Server
 
 PATH = "tests.locking.scripted.ScriptedBackend"
 
-_serial = itertools.count()
-
 
 class ScriptedBackend(MemoryBackend):
-    """Locks of its own; `then("extend", step)` runs `step` before the next extension."""
+    """Leases in a dictionary; `then("extend", step)` runs `step` before the next extension."""
 
-    capabilities = replace(
-        MemoryBackend.capabilities,
-        fair=False,
-        shared=False,
-        tokens_outlive_failover=False,
-        survives_minority=False,
+    capabilities = Capabilities(
+        summary="In memory, with leases.",
+        exclusion="process",
+        expires=True,
+        fencing=True,
+        counts_in_store=True,
+        hands_over=True,
+        wakes_waiters=True,
+        lists_holders=True,
     )
+    server: Server = None
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
@@ -38,17 +38,16 @@ class ScriptedBackend(MemoryBackend):
         self.calls: list[tuple[str, float]] = []
         self.ignores_cancel = False
         """Grant even if the claim was cancelled."""
-        self._prefix = f"{next(_serial)}:"
-        """Of the names in the store, which all backends in memory share."""
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        Backend.reset_after_fork(self)
+        self.server = Server()
 
     @property
     def tokens(self) -> int:
-        """The last token that the store has granted; a test may set it."""
-        return server.last_token
-
-    @tokens.setter
-    def tokens(self, last: int) -> None:
-        server.last_token = last
+        """The last token that was granted."""
+        return self.server.last_token
 
     def then(self, call: str, *steps: Callable[[], object]) -> None:
         """Run `steps` before the next calls of `call`; a step may raise."""
@@ -63,9 +62,6 @@ class ScriptedBackend(MemoryBackend):
         steps = self.script.get(call)
         if steps:
             steps.popleft()()
-
-    def row(self, name: str) -> Row:
-        return super().row(self._prefix + name)
 
     def is_cancelled(self, claim: Claim) -> bool:
         return super().is_cancelled(claim) and not self.ignores_cancel
@@ -92,14 +88,7 @@ class ScriptedBackend(MemoryBackend):
 
     def inspect(self) -> list[Held]:
         self._reached("inspect")
-        with self.asked(wakes=False) as server:
-            now, keys = time.monotonic(), [*server.rows]
-            names = [key[len(self._prefix) :] for key in keys if key.startswith(self._prefix)]
-            return [
-                replace(held, expires_in=row.ends[owner] - now, waiters=len(row.queue))
-                for row in map(self.row, names)
-                for owner, held in row.holders.items()
-            ]
+        return super().inspect()
 
     def probe(self) -> None:
         self._reached("probe")

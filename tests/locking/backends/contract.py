@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import json
+import os
+import threading
 import time
+import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,17 +26,17 @@ from pytest_django import DjangoDbBlocker
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse
 from locking.lease import LockStore, TakenOver
-from locking.testing import contract, contract_faults
+from locking.testing import contract
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import Another, ContractBase, needs
 from locking.testing.driver import StoreDriver
 from locking.testing.process import Commands, OtherProcess
 from tests.locking.backends.store_drivers import OwnStore
 from tests.locking.calls import acquired
-from tests.locking.lock_worker import LockCommands, LockWorker
+from tests.locking.lock_worker import CONTEND_TIMEOUT, LockCommands, LockWorker
 
-IdleWorkers = dict[str, list["ContractWorker"]]
-"""Processes between two tests, by DATABASE_URL."""
+IdleWorkers = list["ContractWorker"]
+"""Processes between two tests."""
 StartWorker = Callable[[], "ContractWorker"]
 
 
@@ -82,34 +86,39 @@ def _is_intact(worker: ContractWorker) -> bool:
     return not worker.is_silent(5) and worker.receive() == {"tag": tag, "held": []}
 
 
+def jain(shares: list[int]) -> float:
+    """Return 1 for equal shares, 1/n if one has everything (Jain, Chiu and Hawe 1984)."""
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
 class Borrowing(ContractBase):
     """The fixtures: borrowed processes, and the driver of a class."""
 
     is_real = True
     """Its tests belong to the rows of faults."""
+    repeats = ("release", "withdrawal")
 
     @pytest.fixture
-    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
-        """The entry of the backend in other processes."""
-        return conf
+    def databases(self, driver: StoreDriver) -> dict[str, str]:
+        """The aliases that other processes need, with their URLs."""
+        return driver.databases if isinstance(driver, OwnStore) else {}
 
     @pytest.fixture
     def start_worker(
-        self, other_conf: dict[str, Any], env: dict[str, str], idle_workers: IdleWorkers
+        self, conf: dict[str, Any], databases: dict[str, str], idle_workers: IdleWorkers
     ) -> Iterator[StartWorker]:
         """Return a function that starts a process, or takes an idle one."""
-        idle = idle_workers[env.get("DATABASE_URL", "")]
         used: list[ContractWorker] = []
 
         def start() -> ContractWorker:
-            used.append(idle.pop() if idle else ContractWorker({}, env=env))
-            used[-1].configure(other_conf)
+            used.append(idle_workers.pop() if idle_workers else ContractWorker({}))
+            used[-1].configure(conf, databases)
             return used[-1]
 
         yield start
         for worker in used:
             if worker.is_alive and _is_intact(worker):
-                idle.append(worker)
+                idle_workers.append(worker)
             else:
                 worker.close()
 
@@ -225,6 +234,68 @@ class Contract(Borrowing, contract.Contract):
         assert not other.call("is_lost", name)
         other.call("release", name)
 
+    @pytest.mark.faults(row=23, fired="contenders at once")
+    @pytest.mark.parametrize("contenders", [8, 64])
+    @needs(lambda can: not can.fair and can.exclusion == "machines")
+    def test_every_contender_gets_a_share(
+        self,
+        conf: dict[str, Any],
+        databases: dict[str, str],
+        start_worker: StartWorker,
+        name: str,
+        contenders: int,
+    ) -> None:
+        """Chance alone makes unequal shares of few grants; more rounds leave what is unfair.
+
+        A lottery of m grants for each contender has a Jain index of about m / (m + 1).
+        """
+        workers, shares = [start_worker() for _ in range(4)], [0] * contenders
+        for worker in workers:
+            worker.configure({**conf, "TTL": 30.0}, databases)
+            assert worker.acquire(name, timeout=CONTEND_TIMEOUT)["ok"]
+            worker.release(name)
+        for _ in range(8):
+            end = time.monotonic() + 2
+            for worker in workers:
+                worker.contend(name, threads=contenders // len(workers), until=end)
+            results = [worker.receive() for worker in workers]
+            got = [grants for result in results for grants in result["grants"]]
+            assert max(result["longest"] for result in results) < CONTEND_TIMEOUT
+            shares = [sum(both) for both in zip(shares, got, strict=True)]
+            if jain(shares) >= 0.9 and min(shares) > 0:
+                return
+        pytest.fail(f"Jain index {jain(shares):.2f} of {shares}")
+
+    @needs(lambda can: can.exclusion == "machines")
+    def test_many_locks_leave_no_memory_descriptor_or_thread(
+        self, locks: LockStore, name: str
+    ) -> None:
+        def use(times: int) -> None:
+            for number in range(times):
+                with locks.lock(f"{name}:{number % 100}", timeout=WAIT_TIMEOUT):
+                    pass
+
+        def resources() -> tuple[int, int, int]:
+            gc.collect()
+            memory = tracemalloc.get_traced_memory()[0]
+            return memory, len(os.listdir("/proc/self/fd")), threading.active_count()
+
+        tracemalloc.start()
+        try:
+            use(200)
+            before = resources()
+            use(1_000)
+            memory, files, threads = (
+                new - old for old, new in zip(before, resources(), strict=True)
+            )
+        finally:
+            tracemalloc.stop()
+        assert memory < 400_000, "more than the bounded caches of names and owners"
+        assert files <= 3, "more than a thread that releases a dropped lock of another test opens"
+        assert threads <= 0
+        assert not locks.held
+        assert not [held for held in locks.inspect() if held.name.startswith(name)]
+
     @needs(lambda can: can.hands_over and can.exclusion == "machines")
     def test_another_process_continues_the_lease_and_renews_it(
         self, locks: LockStore, start_worker: StartWorker, name: str
@@ -250,7 +321,3 @@ class Contract(Borrowing, contract.Contract):
             with pytest.raises(LockMisuse, match="cannot hand over a lease"):
                 lease.hand_over()
             assert not lease.lost
-
-
-class FaultsOnly(Borrowing, contract_faults.Faults):
-    """The tests of faults alone, on servers of their own."""

@@ -4,9 +4,8 @@ Each differs from a correct backend in one method. `test_contract_mutants` runs 
 """
 
 import time
-from dataclasses import replace
 
-from locking.claims import READER, WRITER, Claim, Grant, Held
+from locking.claims import READER, WRITER, Claim, Grant
 from locking.exceptions import LockUnavailable
 from locking.testing.contract import Contract
 from tests.locking.backends import memory_store
@@ -23,32 +22,6 @@ class ExtendNeverLost(MemoryBackend):
     rejected_by = "test_expired_claim_cannot_change_its_successor"
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        return time.monotonic() + ttl
-
-
-class ExtendTakesTheLockBack(MemoryBackend):
-    rejected_by = "test_expired_claim_cannot_change_its_successor"
-
-    def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        with self.asked():
-            row = self.row(claim.name)
-            row.holders = {claim.owner: Held(name=claim.name, owner=claim.owner, token=token)}
-            row.ends = {claim.owner: time.monotonic() + ttl}
-            return row.ends[claim.owner]
-
-
-class ExtendPromisesTenfold(MemoryBackend):
-    rejected_by = "test_extended_grant_lasts_longer"
-
-    def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        return super().extend(claim, token, ttl) + 9 * ttl
-
-
-class ExtendDoesNothing(MemoryBackend):
-    rejected_by = "test_extended_grant_lasts_longer"
-
-    def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        self.held(claim, self.row(claim.name))
         return time.monotonic() + ttl
 
 
@@ -83,13 +56,6 @@ class TokenStaysEqual(MemoryBackend):
         return 1
 
 
-class LeaseNeverEnds(MemoryBackend):
-    rejected_by = "test_expired_claim_cannot_change_its_successor"
-
-    def is_over(self, end: float) -> bool:
-        return False
-
-
 class TryWaits(MemoryBackend):
     rejected_by = "test_held_lock_is_refused_at_once"
 
@@ -110,13 +76,6 @@ class NamesFoldCase(MemoryBackend):
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         claim.name = claim.name.lower()
         return super().acquire(claim, timeout)
-
-
-class InspectForgetsDepth(MemoryBackend):
-    rejected_by = "test_other_claims_cannot_change_the_grant"
-
-    def inspect(self) -> list[Held]:
-        return [replace(held, count=1) for held in super().inspect()]
 
 
 class BreakDoesNothing(MemoryBackend):

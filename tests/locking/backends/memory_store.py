@@ -68,25 +68,30 @@ class MemoryBackend(Backend):
         survives_minority=True,
     )
 
+    @property
+    def server(self) -> Server:
+        """The store."""
+        return server
+
     def reset_after_fork(self) -> None:
         super().reset_after_fork()
         global server
         server = Server()
 
     @contextmanager
-    def asked(self, *, wakes: bool = True) -> Iterator[Server]:
+    def asked(self, *, wakes: bool = True) -> Iterator[None]:
         """Send a request, which wakes the waiters at its end."""
-        if server.is_paused:
+        if self.server.is_paused:
             raise LockUnavailable("the store does not reply")
-        with server.changed:
-            server.requests += 1
-            yield server
+        with self.server.changed:
+            self.server.requests += 1
+            yield
             if wakes:
-                server.changed.notify_all()
+                self.server.changed.notify_all()
 
     def row(self, name: str) -> Row:
         """Return a row without the holders whose time is over."""
-        row = server.rows[name]
+        row = self.server.rows[name]
         for owner in [owner for owner, end in row.ends.items() if self.is_over(end)]:
             del row.holders[owner], row.ends[owner]
         return row
@@ -105,8 +110,8 @@ class MemoryBackend(Backend):
         return len(row.holders) < (1 if claim.slots in (None, WRITER) else claim.slots)
 
     def token(self) -> int:
-        server.last_token += 1
-        return server.last_token
+        self.server.last_token += 1
+        return self.server.last_token
 
     def held(self, claim: Claim, row: Row) -> Held:
         if claim.owner not in row.holders:
@@ -117,8 +122,8 @@ class MemoryBackend(Backend):
         return claim.cancelled.is_set()
 
     def wake(self) -> None:
-        with server.changed:
-            server.changed.notify_all()
+        with self.server.changed:
+            self.server.changed.notify_all()
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         until, claim.interrupt = time.monotonic() + timeout, self.wake
@@ -135,7 +140,8 @@ class MemoryBackend(Backend):
                     now = time.monotonic()
                     if until <= now:
                         break
-                    server.changed.wait(min([until, now + 60, *row.ends.values()]) - now + 0.001)
+                    ends = [until, now + 60, *row.ends.values()]
+                    self.server.changed.wait(min(ends) - now + 0.001)
                 return None
             finally:
                 row.queue.remove(claim)
@@ -185,7 +191,7 @@ class MemoryBackend(Backend):
             now = time.monotonic()
             return [
                 replace(held, expires_in=row.ends[owner] - now, waiters=len(row.queue))
-                for row in map(self.row, list(server.rows))
+                for row in map(self.row, list(self.server.rows))
                 for owner, held in row.holders.items()
             ]
 

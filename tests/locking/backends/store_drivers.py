@@ -6,7 +6,9 @@ Each has servers of its own, because tests kill them, and a proxy for the client
 from __future__ import annotations
 
 import re
+import socket
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,16 @@ from pytest_django import DjangoDbBlocker
 from devservers import MariaDb, PostgreSql, Redis, Server, ZooKeeper, start_all, stop_all
 from devservers.faults.clock import Clock
 from devservers.faults.ensemble import leader
+from devservers.faults.full_disk import FullDisk
 from devservers.faults.injectors import CutReplication
 from devservers.faults.standby import Standby
 from devservers.faults.waiting import until
 from locking.lease import Lease, LockStore
 from locking.testing.driver import StoreDriver
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
-from tests.devservers.redis_groups import Node, RedisCluster, SentinelRedis
+from tests.devservers.redis_groups import Node, RedisCluster, Sentinel, SentinelRedis
 from tests.locking.backends.database.database_tools import Root, alias_for
 from tests.locking.backends.database.postgresql_tools import Superuser, migrated
-from tests.locking.backends.redis.deployments import serve
 
 
 class OwnStore(StoreDriver):
@@ -34,6 +36,8 @@ class OwnStore(StoreDriver):
 
     servers: list[Any]
     proxies: list[InterceptingProxy]
+    databases: Mapping[str, str] = {}
+    """The aliases in DATABASES that another process needs, with their URLs."""
 
     def start(self, stack: ExitStack, blocker: DjangoDbBlocker) -> None:
         """Start what ends with the stack."""
@@ -126,21 +130,45 @@ def evalshas(*servers: Node) -> int:
     return sum(map(int, re.findall(r"cmdstat_evalsha:calls=(\d+)", stats)))
 
 
+class TranslatingProxy(InterceptingProxy):
+    """A proxy whose server's replies name the proxies of `ports` instead of the servers."""
+
+    def __init__(self, port: int, ports: dict[int, int]) -> None:
+        self._ports = ports
+        super().__init__(port)
+        ports[port] = self.port
+
+    def _send_reply(self, sink: socket.socket, data: bytes) -> None:
+        for server, proxy in self._ports.items():
+            for before in (b":", b"$5\r\n"):  # in a Cluster's replies, and in a Sentinel's
+                data = data.replace(b"%s%d\r\n" % (before, server), b"%s%d\r\n" % (before, proxy))
+        super()._send_reply(sink, data)
+
+
 class GroupDriver(OwnStore):
-    """A group of Redis servers; tests of one store have its failovers."""
+    """A group of Redis servers, which clients that are `far` know by their proxies only.
+
+    The servers do not use the proxies, so a fault there concerns clients alone; tests of one store
+    have its failovers.
+    """
 
     options = RedisDriver.options
-    kind: str
     group: type[SentinelRedis | RedisCluster]
 
     def start(self, stack: ExitStack, blocker: DjangoDbBlocker) -> None:
         super().start(stack, blocker)
         group = stack.enter_context(self.group())
         group.disable_failover()
-        self.deployment = serve(self.kind, group, stack)
         self.masters = group.masters if isinstance(group, RedisCluster) else [group.master]
-        self.servers, self.proxies = self.masters, [self.deployment.proxy]
-        self.location, self.far = self.deployment.url, self.deployment.far
+        self.nodes, self.servers, ports = group.nodes, self.masters, dict[int, int]()
+        proxies = {
+            node.port: stack.enter_context(TranslatingProxy(node.port, ports))
+            for node in group.nodes
+        }
+        self.proxies = [proxies[master.port] for master in self.masters]
+        self.location = self.far = group.url
+        for port, proxy in ports.items():
+            self.far = self.far.replace(f":{port}", f":{proxy}")
 
     def requests(self) -> int:
         return evalshas(*self.masters)
@@ -149,24 +177,26 @@ class GroupDriver(OwnStore):
 class SentinelDriver(GroupDriver):
     """A master behind Sentinels."""
 
-    kind, group = "redis-sentinel", SentinelRedis
+    group = SentinelRedis
 
     def restart(self) -> bool:
-        self.deployment.crash()
+        pair = [node for node in self.nodes if not isinstance(node, Sentinel)]
+        for node in pair:
+            node.kill()
+        start_all(pair)
         return False
 
 
 class ClusterDriver(GroupDriver):
     """Six nodes; the name of a test may be at any of the masters."""
 
-    kind, group = "redis-cluster", RedisCluster
-    lose_reply, cut, hold = StoreDriver.lose_reply, StoreDriver.cut, StoreDriver.hold
+    group = RedisCluster
+    lose_reply = StoreDriver.lose_reply
 
     def restart(self) -> bool:
         for master in self.masters:
             master.kill()
-        for master in self.masters:
-            master.start()
+        start_all(self.masters)
         for master in self.masters:
             master.wait_for("CLUSTER INFO", "cluster_state:ok")
         return False
@@ -202,13 +232,17 @@ class DatabaseDriver(OwnStore):
             self.root = made or Superuser(self.server)  # type: ignore[arg-type]
         return self.root
 
-    def serve(self, server: MariaDb | PostgreSql) -> str:
-        """Start the server and its proxy; return the URL of the proxy."""
+    def serve(self, server: MariaDb | PostgreSql) -> None:
+        """Start the server and its proxy, with their aliases, and one where nothing listens."""
         self.server, self.servers = server, [server]
         self.clock = self.clock_of(server)
         self.stack.enter_context(server)
         (proxy,) = self.proxied(server.port)
-        return server.url.replace(f":{server.port}", f":{proxy.port}")
+        for alias, port in (("driven-far", proxy.port), ("nowhere", 1)):
+            url = server.url.replace(f":{server.port}", f":{port}")
+            self.stack.enter_context(alias_for(url, alias))
+        self.location, self.far = "driven", "driven-far"
+        self.databases = {"driven": server.url}
 
     def requests(self) -> int:
         return self.connect().requests()
@@ -230,9 +264,8 @@ class MariaDbDriver(DatabaseDriver):
 
     def start(self, stack: ExitStack, blocker: DjangoDbBlocker) -> None:
         super().start(stack, blocker)
-        far = self.serve(MariaDb())
-        self.location = stack.enter_context(alias_for(self.server.url, "driven", blocker))
-        self.far = stack.enter_context(alias_for(far, "driven-far"))
+        self.serve(MariaDb())
+        stack.enter_context(alias_for(self.server.url, "driven", blocker))
 
 
 class PostgreSqlDriver(DatabaseDriver):
@@ -243,9 +276,10 @@ class PostgreSqlDriver(DatabaseDriver):
     def start(self, stack: ExitStack, blocker: DjangoDbBlocker) -> None:
         super().start(stack, blocker)
         config = ["--fsync=off", "--shared_preload_libraries=pg_stat_statements"]
-        far = self.serve(PostgreSql(config=config))
-        self.location = stack.enter_context(migrated(self.server, "driven-pg", blocker))
-        self.far = stack.enter_context(alias_for(far, "driven-pg-far"))
+        server = PostgreSql(config=config)
+        self.disk = FullDisk(server, "base")
+        self.serve(server)
+        stack.enter_context(migrated(self.server, "driven", blocker))
 
     def cut_replication(self) -> None:
         self.standbys = ExitStack()
@@ -265,7 +299,7 @@ class PostgreSqlDriver(DatabaseDriver):
         super().recover()
         if self.standbys is not None:
             self.standbys.close()
-            self.standbys, self.location = None, "driven-pg"
+            self.standbys, self.location = None, "driven"
 
 
 class Sessions(DatabaseDriver):

@@ -2,19 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
-from django.core.cache import caches
 
 from devservers.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
-from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, redis_breaker
 from tests.devservers.faults.interception import InterceptingProxy
-from tests.locking.calls import store_of
 
 TIMEOUT = 1.0
 
@@ -117,35 +112,3 @@ def test_an_interrupted_open_leaves_it_closed(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(KeyboardInterrupt):
             breaker.open()
     assert not breaker.is_open, "no thread would ever close it"
-
-
-@pytest.mark.parametrize("client", ["lock", "cache"])
-def test_first_command_is_sent_without_a_handshake(client, proxy, redis_server, settings) -> None:
-    """The server runs the command although no reply of the handshake has arrived."""
-    near, far = (
-        RedisBackend("any", location=f"redis://{url}/0", options={"SOCKET_TIMEOUT": 9.0})
-        for url in (f"127.0.0.1:{redis_server.port}", proxy.url)
-    )
-    ours = settings.CACHES["default"]
-    options = {**ours["OPTIONS"], "socket_timeout": 9.0}
-    settings.CACHES = {"far": {**ours, "LOCATION": f"redis://{proxy.url}/0", "OPTIONS": options}}
-
-    def ask() -> None:
-        if client == "cache":
-            caches["far"].set("first", 1)
-        else:
-            store_of(far).lock("first").acquire()
-            store_of(far).lock("first").release()
-
-    with store_of(near).lock("any"):
-        pass  # the server knows the scripts
-    key = {"lock": "lock:{first}", "cache": "shop:1:first"}[client]
-    proxy.hold_replies()
-    with ThreadPoolExecutor(1) as pool, redis.Redis(port=redis_server.port) as direct:
-        asked = pool.submit(ask)
-        until(lambda: direct.exists(key), "the command")
-        assert not asked.done()
-        proxy.resume()
-        asked.result(9)
-    for backend in (near, far):
-        backend.close()

@@ -1,9 +1,8 @@
-"""The contract, run by the backends that need no server, and by a third-party backend."""
+"""The contract, run by the backends that need no server."""
 
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +10,6 @@ import pytest
 from locking.backends import clock_tokens
 from locking.testing.calls import WAIT_TIMEOUT, passes_in_child
 from tests.locking.backends.contract import Contract
-from tests.locking.scripted import ScriptedBackend
-
-
-class LocalBackend(ScriptedBackend):
-    """Declares no property that would need a store shared by several processes."""
-
-    capabilities = replace(ScriptedBackend.capabilities, fencing=False, lists_holders=False)
 
 
 class TestNone(Contract):
@@ -30,11 +22,6 @@ class TestProcess(Contract):
 
 class TestInMemory(Contract):
     path = "locking.testing.memory.InMemoryBackend"
-
-
-class TestThirdParty(Contract):
-    store = "third party"
-    path = "tests.locking.backends.test_contract_local.LocalBackend"
 
 
 def test_child_forked_while_a_token_is_made_can_make_tokens(

@@ -6,14 +6,12 @@ from typing import Any
 
 import environ
 import MySQLdb
-import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from devservers import HOST, MariaDb
 from devservers.base import injected_faults
 from locking.backends.database.backend import DatabaseBackend
-from locking.backends.mysql_session import MySQLSessionBackend
 from locking.handler import create
 from locking.models import LockRow
 
@@ -46,16 +44,6 @@ def database(alias: str, **settings: Any) -> DatabaseBackend:
     return create("database", {"BACKEND": DATABASE, "LOCATION": alias, **settings}).backend
 
 
-def session(alias: str, **settings: Any) -> MySQLSessionBackend:
-    return create("mysql_session", {"BACKEND": SESSION, "LOCATION": alias, **settings}).backend
-
-
-@pytest.fixture
-def short_response_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect an answer to a statement that does not wait within one second."""
-    monkeypatch.setattr("locking.backends.database.pool.RESPONSE_TIMEOUT", 1)
-
-
 class Root:
     """The server's administrator."""
 
@@ -82,6 +70,10 @@ class Root:
     def status(self, name: str) -> int:
         return int(self(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])
 
+    def row_waits(self) -> int:
+        """How many statements have waited for a row so far."""
+        return self.status("Innodb_row_lock_waits")
+
     def kill(self, number: int) -> None:
         """End a session."""
         self(f"KILL {number}")
@@ -89,19 +81,3 @@ class Root:
     def requests(self) -> int:
         """How many statements the other clients have sent, apart from a constant."""
         return self.status("Questions") - self._sent
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[MariaDb]:
-    with MariaDb() as server:
-        yield server
-
-
-@pytest.fixture
-def root(server: MariaDb) -> Iterator[Root]:
-    root = Root(server)
-    yield root
-    root.close()

@@ -1,6 +1,6 @@
 """A private PostgreSQL as an alias in DATABASES, with the library's tables, and a pooler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,6 @@ from pytest_django import DjangoDbBlocker
 
 from devservers import PostgreSql
 from devservers.base import injected_faults
-from locking.backends.base import Backend
-from locking.handler import create
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.backends.database.database_tools import DATABASE, alias_for
 
@@ -25,7 +23,6 @@ PATHS = {
     SESSION_LOCK: "locking.backends.postgresql_session.PostgreSQLSessionBackend",
 }
 BOTH = pytest.mark.parametrize("store", PATHS)
-Made = Callable[..., Backend]
 
 
 class Superuser:
@@ -33,6 +30,7 @@ class Superuser:
 
     def __init__(self, server: PostgreSql) -> None:
         self._connection = psycopg.connect(server.url, autocommit=True)
+        self._waiting: set[tuple[int, ...]] = set()
 
     def __call__(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Run a statement and return all rows; count the statements that are faults."""
@@ -46,6 +44,11 @@ class Superuser:
         sql = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         return int(self(sql)[0][0])
 
+    def row_waits(self) -> int:
+        """How many sessions have waited for a row in the calls so far; each attempt has its own."""
+        self._waiting.update(self("SELECT pid FROM pg_locks WHERE NOT granted"))
+        return len(self._waiting)
+
     def requests(self) -> int:
         """How many statements the server has executed for others."""
         self("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
@@ -55,11 +58,6 @@ class Superuser:
     def kill(self, number: int) -> None:
         """End a session."""
         self("SELECT pg_terminate_backend(%s)", number)
-
-    def sessions(self) -> int:
-        """How many other clients are connected."""
-        sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-        return int(self(sql)[0][0]) - 1
 
     def close(self) -> None:
         self._connection.close()
@@ -91,24 +89,6 @@ def pooled(server: PostgreSql, alias: str) -> Iterator[str]:
     """An alias for the same database behind PgBouncer in transaction mode."""
     with PgBouncer(server) as pooler, alias_for(pooler.url, "pooled") as behind:
         yield behind
-
-
-@pytest.fixture
-def made(store: str) -> Iterator[Made]:
-    """Return a function that creates the lock on an alias."""
-    backends = []
-
-    def make(alias: str, **settings: Any) -> Backend:
-        backends.append(
-            create(
-                store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias, **settings}
-            ).backend
-        )
-        return backends[-1]
-
-    yield make
-    for backend in backends:
-        backend.close()
 
 
 @pytest.fixture

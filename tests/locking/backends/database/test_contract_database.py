@@ -1,15 +1,30 @@
-"""The contract on the shop's own database: SQLite, and MariaDB with GET_LOCK in its pass.
+"""The contract on SQLite, and on a real MariaDB, which refuses, deadlocks or rounds (row 17)."""
 
-Their faults are those of a private MariaDB, in every pass.
-"""
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.locking.backends.contract import Contract, FaultsOnly
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockMisuse, LockUnavailable
+from locking.backends.database.mysql import MySQLSession
+from locking.claims import Claim
+from locking.handler import create
+from locking.lease import LockStore
+from locking.testing.calls import acquire_and_release, in_thread, within
+from locking.testing.contract_base import Open, granted
+from tests.locking.backends.contract import Contract
+from tests.locking.backends.database.on_servers import OnServer, Rows, Sessions
 from tests.locking.backends.store_drivers import MariaDbDriver, MariaDbSessions
 
 
-class OnDatabase(Contract):
+@pytest.mark.only("sqlite")
+class TestDatabase(Contract):
+    path = Rows.path
     test_unreachable_store_fails_in_bounded_time = None
 
     @pytest.fixture
@@ -17,26 +32,137 @@ class OnDatabase(Contract):
         return "default"
 
     @pytest.fixture
-    def env(self, database_url: str) -> dict[str, str]:
-        return {"DATABASE_URL": database_url}
+    def databases(self, database_url: str) -> dict[str, str]:
+        return {"default": database_url}
 
 
-@pytest.mark.stores
-class TestDatabase(OnDatabase):
-    path = "locking.backends.database.DatabaseBackend"
+class OnMariaDb(OnServer):
+    """A server that refuses some users."""
+
+    @pytest.fixture
+    def limited(self, _database: None) -> Iterator[LockStore]:
+        """The locks of a user without administrator rights, so limits apply."""
+        root = self.database.connect()
+        root("CREATE OR REPLACE USER app@'%' IDENTIFIED BY 'pw'")
+        root("GRANT ALL ON shop.* TO app@'%'")
+        with self.of_user("app:pw") as locks:
+            yield locks
+
+    @pytest.mark.faults(row=17)
+    def test_read_only_server_and_wrong_password_are_reported(
+        self, limited: LockStore, name: str
+    ) -> None:
+        """To a read-only server a proxy sends two callers, each to a replica of its own."""
+        root = self.database.connect()
+        with self.of_user("app:wrong") as wrong:
+            self.refused(wrong, "1045", name)
+        root("SET GLOBAL read_only = 1")
+        try:
+            self.refused(limited, "1290|read-only", name)
+        finally:
+            root("SET GLOBAL read_only = 0")
+        assert in_thread(acquire_and_release, limited, name, 5)
+
+    def test_short_wait_on_mysql_ends_on_time(
+        self, conf: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MySQL rounds the seconds of GET_LOCK; here MariaDB is asked like MySQL."""
+        create_session = MySQLSession.__init__
+
+        def without_fractions(self: MySQLSession, *args: Any) -> None:
+            create_session(self, *args)
+            self._fractions = False
+
+        def refused(wait: partial[bool]) -> float:
+            began = time.monotonic()
+            assert not in_thread(wait)
+            return time.monotonic() - began
+
+        monkeypatch.setattr(MySQLSession, "__init__", without_fractions)
+        with closing(create("short", conf)) as locks, locks.lock(name):
+            for seconds in (0.2, 1.3):
+                wait = partial(acquire_and_release, locks, name, seconds)
+                best = min(refused(wait) for _ in range(3))  # the machine may be busy
+                assert seconds <= best < seconds + 0.6
 
 
-@pytest.mark.only("mysql")
-class TestMySQLSession(OnDatabase):
-    path = "locking.backends.mysql_session.MySQLSessionBackend"
-
-
-class TestDatabaseFaults(FaultsOnly):
+class TestRows(Rows, OnMariaDb):
     store = "database on MariaDB"
-    path = TestDatabase.path
     Driver = MariaDbDriver
 
+    def test_extension_without_a_reply_leaves_time_for_another(
+        self, driver: MariaDbDriver, open_store: Open, name: str
+    ) -> None:
+        locks, claim = open_store(far=True), Claim(name=name, ttl=6)
+        grant, far = granted(locks, claim), locks.backend
+        far.probe()  # on an open connection, which the extension uses, too
+        driver.hold()
+        with within(4), pytest.raises(LockUnavailable):  # not the 5 s of other statements
+            far.extend(claim, grant.token, 6)
+        driver.recover()
+        until(lambda: not far.pool.breaker.is_open, "the reply to a probe")
+        assert far.extend(claim, grant.token, 6) > grant.deadline
+        far.release(claim, grant.token)
 
-class TestMySQLSessionFaults(FaultsOnly):
-    path = TestMySQLSession.path
+    @pytest.mark.faults(row=17, fired="connections used up")
+    def test_1040_too_many_connections(self, limited: LockStore, name: str) -> None:
+        root, crowd = self.database.connect(), []
+
+        def open_more() -> None:
+            while len(crowd) < 20:
+                crowd.append(limited.backend.pool.open())
+
+        root("SET GLOBAL max_connections = 10")
+        try:
+            with pytest.raises(LockUnavailable):
+                open_more()
+            self.refused(limited, "1040", name)
+        finally:
+            root("SET GLOBAL max_connections = 400")
+            for session in crowd:
+                session.close()
+        assert in_thread(acquire_and_release, limited, name, 5)
+
+    @pytest.mark.faults(row=17)
+    def test_1213_deadlock_is_retried(self, locks: LockStore, name: str) -> None:
+        root = self.database.connect()
+        assert in_thread(acquire_and_release, locks, name, 5)
+        root(
+            "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
+            "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'"
+        )
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                before = root.requests()
+                waiter = pool.submit(acquire_and_release, locks, name)
+                until(lambda: root.requests() > before + 6, "further attempts")
+                assert not waiter.done()
+                root("DROP TRIGGER deadlock")
+                assert waiter.result(WAIT_TIMEOUT)
+        finally:
+            root("DROP TRIGGER IF EXISTS deadlock")
+
+
+class TestMySQLSession(Sessions, OnMariaDb):
+    path = "locking.backends.mysql_session.MySQLSessionBackend"
     Driver = MariaDbSessions
+
+    def test_idle_holder_keeps_its_lock(self, locks: LockStore, name: str) -> None:
+        """The server closes idle sessions after `wait_timeout`, and a holder sends nothing."""
+        root = self.database.connect()
+        ((before,),) = root("SELECT @@GLOBAL.wait_timeout")
+        root("SET GLOBAL wait_timeout = 1")
+        try:
+            with locks.lock(name, timeout=5) as lease:
+                until(lambda: time.monotonic() > lease.granted_at + 2.5, "the time-out passing")
+                lease.check()
+        finally:
+            root(f"SET GLOBAL wait_timeout = {before}")
+
+    def test_galera_is_refused(
+        self, locks: LockStore, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """This server is no cluster, so the test replaces the question."""
+        monkeypatch.setattr("locking.backends.mysql_session.GALERA", "SELECT 'wsrep_on', 'ON'")
+        with pytest.raises(LockMisuse, match="Galera"):
+            locks.lock(name).acquire()

@@ -1,54 +1,152 @@
-"""The contract on a real PostgreSQL, directly and behind PgBouncer in transaction mode."""
+"""The contract on a real PostgreSQL, which refuses (row 17), directly and behind PgBouncer."""
 
+import os
+import re
+import signal
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from devservers import PostgreSql
+from devservers.faults.full_disk import FullDisk
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockMisuse, LockUnavailable
+from locking.backends.database.postgresql import PREPARE_AFTER
+from locking.handler import create
+from locking.lease import LockStore
+from locking.testing.calls import acquire_and_release, in_thread
+from locking.testing.contract_base import Open
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
-from tests.locking.backends.database.postgresql_tools import alias, pooled, root, server
+from tests.locking.backends.database.on_servers import OnServer, Rows, Sessions
+from tests.locking.backends.database.postgresql_tools import alias, pooled, server
 from tests.locking.backends.store_drivers import PostgreSqlDriver, PostgreSqlSessions
 
-__all__ = ["alias", "pooled", "root", "server"]
+__all__ = ["alias", "pooled", "server"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nowhere() -> Iterator[None]:
-    with alias_for("postgresql://postgres@127.0.0.1:1/shop", "nowhere"):
-        yield
-
-
-class OnPostgreSQL(Contract):
-    down = "nowhere"
+class OnPostgreSql(OnServer):
+    """A server that refuses some users, and whose disk may be full."""
 
     @pytest.fixture
-    def location(self, alias: str) -> str:
-        return alias
+    def disk(self, driver: PostgreSqlDriver) -> Iterator[FullDisk]:
+        yield driver.disk
+        driver.disk.free()
 
     @pytest.fixture
-    def other_conf(self, conf: dict[str, Any]) -> dict[str, Any]:
-        """In another process it is the default database."""
-        return {**conf, "LOCATION": "default"}
+    def limited(self, _database: None) -> Iterator[LockStore]:
+        """The locks of a user without administrator rights, so limits apply."""
+        root = self.database.connect()
+        root("DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
+        root("GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
+        root("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
+        with self.of_user("app") as locks:
+            yield locks
 
-    @pytest.fixture
-    def env(self, server: PostgreSql) -> dict[str, str]:
-        return {"DATABASE_URL": server.url}
+    @pytest.mark.parametrize(
+        ("fault", "repair", "text"),
+        [
+            ("CONNECTION LIMIT 0", "CONNECTION LIMIT -1", "too many connections"),  # 53300
+            (
+                "SET default_transaction_read_only = on",
+                "RESET default_transaction_read_only",
+                "read-only transaction",  # 25006
+            ),
+            ("NOLOGIN", "LOGIN", "not permitted to log in"),  # 28000
+        ],
+        ids=["53300", "25006", "28000"],
+    )
+    @pytest.mark.faults(row=17)
+    def test_refusal_is_reported_and_passes(
+        self, limited: LockStore, name: str, fault: str, repair: str, text: str
+    ) -> None:
+        root = self.database.connect()
+        root(f"ALTER ROLE app {fault}")
+        try:
+            self.refused(limited, text, name)
+            held = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
+            until(lambda: not root(held), "no lock left behind")
+        finally:
+            root(f"ALTER ROLE app {repair}")
+        assert in_thread(acquire_and_release, limited, name, 5)
 
 
-class OnDatabase(OnPostgreSQL):
+class TestRows(Rows, OnPostgreSql):
     store = "database on PostgreSQL"
-    path = "locking.backends.database.DatabaseBackend"
-
-
-class TestDatabase(OnDatabase):
     Driver = PostgreSqlDriver
 
+    @pytest.mark.faults(row=17)
+    @pytest.mark.parametrize("state", ["40P01", "40001"])
+    def test_rolled_back_statement_is_retried(
+        self, limited: LockStore, name: str, state: str
+    ) -> None:
+        root = self.database.connect()
+        assert in_thread(acquire_and_release, limited, name, 5)
+        root("CREATE SEQUENCE refusals")  # it keeps its value in a rollback
+        root(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ "
+            f"BEGIN PERFORM nextval('refusals'); RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; "
+            "END $$"
+        )
+        root(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON locking_lockrow "
+            "FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                waiter = pool.submit(acquire_and_release, limited, name)
+                until(lambda: root("SELECT last_value FROM refusals")[0][0] > 2, "more attempts")
+                assert not waiter.done()
+                root("DROP FUNCTION refuse CASCADE")
+                assert waiter.result(WAIT_TIMEOUT)
+        finally:
+            root("DROP FUNCTION IF EXISTS refuse CASCADE")
+            root("DROP SEQUENCE refusals")
 
-class TestBehindPgBouncer(OnDatabase):
+    @pytest.mark.faults(row=17)
+    def test_full_disk_refuses_new_rows_and_frees_held_ones(
+        self, disk: FullDisk, locks: LockStore, name: str
+    ) -> None:
+        """The lock of a new name needs space; a held one can still be released."""
+        held, tried = locks.lock(name, renew=False), list[str]()
+        assert held.acquire(timeout=5)
+        disk.fill()
+
+        def fill_the_pages_of_the_table() -> None:
+            while len(tried) < 1000:
+                tried.append(f"{name}-{len(tried)}")
+                assert acquire_and_release(locks, tried[-1], 0.5)
+
+        with pytest.raises(LockUnavailable, match="No space left"):
+            fill_the_pages_of_the_table()
+        names = {one.name for one in locks.inspect()}
+        assert name in names
+        assert tried[-1] not in names
+        held.release()
+        disk.free()
+        assert acquire_and_release(locks, tried[-1], 5)
+
+    def test_lost_prepared_statements_are_replaced(self, locks: LockStore, name: str) -> None:
+        for _ in range(PREPARE_AFTER + 2):
+            assert acquire_and_release(locks, name, 5)
+        locks.backend.pool.call(lambda session: session.change("DEALLOCATE ALL"))
+        assert acquire_and_release(locks, name, 5)
+
+    def test_missing_table_is_reported_as_misuse(self, name: str) -> None:
+        conf = {"BACKEND": self.path, "LOCATION": "empty"}
+        url = self.database.server.url.replace("/shop", "/postgres")
+        with alias_for(url, "empty"), pytest.raises(LockMisuse, match="migrate"):
+            create("empty", conf).lock(name).acquire(timeout=1)
+
+
+class TestBehindPgBouncer(Contract):
     """The other process is connected directly."""
 
+    store = TestRows.store
+    path = Rows.path
+    test_every_contender_gets_a_share = None
     test_killed_holder_is_replaced = None
     test_killed_waiter_is_skipped = None
     test_unreachable_store_fails_in_bounded_time = None
@@ -57,7 +155,72 @@ class TestBehindPgBouncer(OnDatabase):
     def location(self, pooled: str) -> str:
         return pooled
 
+    @pytest.fixture
+    def databases(self, pooled: str, server: PostgreSql) -> dict[str, str]:
+        return {pooled: server.url}
 
-class TestSession(OnPostgreSQL):
-    Driver = PostgreSqlSessions
+    def test_waiters_poll(self, locks: LockStore, alias: str, name: str) -> None:
+        """They and the waiters of direct connections do not overtake a holder."""
+        direct = create("direct", {"BACKEND": self.path, "LOCATION": alias})
+        with ThreadPoolExecutor(2) as pool:
+            with locks.lock(name, timeout=5) as lease:
+                assert not locks.capabilities.fair
+                assert not locks.capabilities.wakes_waiters
+                assert not locks.backend.pinned, "a held lock needs no session"
+                waits = [pool.submit(acquire_and_release, one, name) for one in (locks, direct)]
+                assert self.held(direct, name) == [(lease.owner, 1)]
+                assert not any(wait.done() for wait in waits)
+            assert all(wait.result(WAIT_TIMEOUT) for wait in waits)
+        direct.close()
+
+
+class TestSession(Sessions, OnPostgreSql):
     path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
+    Driver = PostgreSqlSessions
+
+    def test_lock_granted_at_the_end_of_a_wait_is_not_kept(
+        self, open_store: Open, name: str
+    ) -> None:
+        """A statement that reaches its lock_timeout keeps a lock that it got at that moment."""
+        root, mine, other = self.database.connect(), open_store().lock(name), open_store()
+        mine.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(other.lock(name).acquire, timeout=1)
+            until(lambda: root.waits() == 1, "the wait on the server")
+            ((pid,),) = root("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                mine.release()
+                until(lambda: root.waits() == 0, "the grant")
+                until(lambda: _is_pending(pid, signal.SIGALRM), "the end of the wait")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert not waiter.result(WAIT_TIMEOUT)
+        assert root("SELECT * FROM pg_locks WHERE locktype = 'advisory'") == []
+
+    def test_transaction_pooler_is_refused(self, pooled: str, name: str) -> None:
+        locks = create("pooled", {"BACKEND": self.path, "LOCATION": pooled})
+        with pytest.raises(LockMisuse, match="PgBouncer"):
+            locks.lock(name).acquire()
+        assert not locks.backend.pinned
+        locks.close()
+
+    @pytest.mark.faults(row=17)
+    def test_session_lock_needs_no_disk(self, disk: FullDisk, locks: LockStore, name: str) -> None:
+        root, tokens = self.database.connect(), list[int]()
+        root("CREATE TABLE control (value text)")
+        disk.fill()
+        with pytest.raises(Exception, match="No space left"):
+            root("INSERT INTO control SELECT repeat('x', 1000) FROM generate_series(1, 100)")
+        for _ in range(2):
+            with locks.lock(name, timeout=5) as lease:
+                assert not locks.lock(name, reentrant=False).acquire(blocking=False)
+                tokens.append(lease.token)
+        assert tokens[1] > tokens[0]
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.search(r"ShdPnd:\s*(\w+)", status)
+    assert pending is not None
+    return bool(int(pending[1], 16) >> number - 1 & 1)

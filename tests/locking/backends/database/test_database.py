@@ -1,7 +1,6 @@
 """The database backend on the shop's own database: SQLite, and MariaDB in the second pass."""
 
 import asyncio
-import itertools
 import sys
 import threading
 import time
@@ -15,13 +14,10 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.db.backends.sqlite3 import base as sqlite3
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest_django import DjangoDbBlocker
 
 from devservers.faults.waiting import until
-from locking import LockLost, LockMisuse, locks
+from locking import LockMisuse, locks
 from locking.backends.database.backend import DatabaseBackend
 from locking.backends.database.sql import SECOND, digest
 from locking.claims import Claim
@@ -30,12 +26,10 @@ from locking.jobs.tasks import sweep_dead_locks
 from locking.models import LockRow
 from locking.testing.calls import in_thread
 from tests.locking.backends.database.database_tools import DATABASE, SESSION, alias_for, database
-from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.calls import store_of
 
 pytestmark = [pytest.mark.stores, pytest.mark.django_db(transaction=True)]
 HOUR = 3_600_000_000
-serial = itertools.count()
 
 
 @pytest.fixture
@@ -47,17 +41,6 @@ def backend() -> Iterator[DatabaseBackend]:
 
 def claim(name: str, owner: str, ttl: float = 30.0) -> Claim:
     return Claim(name=name, owner=owner, ttl=ttl)
-
-
-def test_row_records_owner_and_depth(backend: DatabaseBackend) -> None:
-    with (
-        store_of(backend).lock("deep", timeout=5) as lease,
-        store_of(backend).lock("deep", timeout=5),
-    ):
-        row = LockRow.objects.get(name="deep")
-        assert (row.owner, row.token, row.lock_count) == (lease.owner, lease.token, 2)
-    row.refresh_from_db()
-    assert (row.owner, row.token, row.lock_count) == ("", lease.token, 0)
 
 
 @pytest.mark.only("sqlite")
@@ -102,7 +85,7 @@ def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:
 
 
 def test_end_beyond_the_lease_is_corrected(backend: DatabaseBackend) -> None:
-    """What a clock that was set back leaves behind; with a real clock in test_row_queues."""
+    """What a clock that was set back leaves behind; the contract sets a real clock."""
     grant = backend.acquire(claim("future", "dead", ttl=0.2), 0)
     row = LockRow.objects.get(name="future")
     LockRow.objects.update(expires_at=row.expires_at + HOUR)
@@ -244,110 +227,3 @@ def test_wait_for_a_locked_file(backend: DatabaseBackend) -> None:
         done.set()
         holder.result(20)
         assert waiter.result(20)
-
-
-@pytest.mark.only("sqlite")
-def test_20000_acquisitions_leak_nothing(backend: DatabaseBackend) -> None:
-    assert_nothing_leaks(store_of(backend))
-    assert LockRow.objects.count() == 100
-    assert len(backend.pool) == 1
-
-
-class Machine(RuleBasedStateMachine):
-    """Any interleaving of three owners on one row, compared with a model."""
-
-    backend: DatabaseBackend
-
-    @initialize()
-    def start(self) -> None:
-        self.name = f"machine:{next(serial)}"
-        self.holder: str | None = None
-        self.token = self.count = 0
-        self.highest = 0
-
-    owners = st.sampled_from(["a", "b", "c"])
-
-    @rule(owner=owners)
-    def acquire(self, owner: str) -> None:
-        if self.holder == owner:
-            return  # re-entry is `enter`; the lease layer never asks the store for it
-        grant = self.backend.acquire(claim(self.name, owner), 0)
-        assert (grant is not None) == (self.holder is None)
-        if grant is not None:
-            assert grant.token > self.highest
-            self.holder, self.token, self.count = owner, grant.token, 1
-            self.highest = grant.token
-
-    @rule(owner=owners)
-    def enter(self, owner: str) -> None:
-        self._as(owner, lambda c: self.backend.set_depth(c, self.token, self.count + 1))
-        self.count += owner == self.holder
-
-    @rule(owner=owners)
-    def extend(self, owner: str) -> None:
-        self._as(owner, lambda c: self.backend.extend(c, self.token, 60))
-
-    @rule(owner=owners)
-    def release(self, owner: str) -> None:
-        self._as(owner, lambda c: self.backend.release(c, self.token))
-        if owner == self.holder:
-            self.holder = None
-
-    @precondition(lambda self: self.holder)
-    @rule()
-    def expire(self) -> None:
-        with self.backend.pool.open().raw as raw:
-            raw.execute("UPDATE locking_lockrow SET expires_at = 1 WHERE name = ?", (self.name,))
-            raw.commit()
-        raw.close()
-        for act in (self.backend.extend, self.backend.set_depth):
-            with pytest.raises(LockLost):
-                act(claim(self.name, self.holder or ""), self.token, 2)
-        self.holder = None
-
-    @precondition(lambda self: self.holder)
-    @rule()
-    def broken(self) -> None:
-        assert self.backend.break_lock(self.name)
-        self.highest += 1
-        self.holder = None
-
-    @rule()
-    def swept(self) -> None:
-        self.backend.sweep()
-
-    def _as(self, owner: str, act: object) -> None:
-        assert callable(act)
-        if owner == self.holder:
-            act(claim(self.name, owner))
-        else:
-            with pytest.raises(LockLost):
-                act(claim(self.name, owner))
-
-    @invariant()
-    def the_store_agrees(self) -> None:
-        if not hasattr(self, "name"):
-            return
-        seen = [held for held in self.backend.inspect() if held.name == self.name]
-        if self.holder is None:
-            assert not seen
-        else:
-            assert [(h.owner, h.token, h.count) for h in seen] == [
-                (self.holder, self.token, self.count)
-            ]
-
-
-@pytest.mark.only("sqlite")
-def test_any_order_of_calls_keeps_the_invariants(
-    tmp_path: Path, django_db_blocker: DjangoDbBlocker
-) -> None:
-    with alias_for(f"sqlite:///{tmp_path / 'm.sqlite3'}", "machine", django_db_blocker) as alias:
-        Machine.backend = database(alias)
-        Machine.TestCase.settings = settings(
-            max_examples=60,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        )
-        Machine.TestCase().runTest()
-        Machine.backend.close()

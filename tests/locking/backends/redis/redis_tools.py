@@ -14,6 +14,7 @@ from locking.backends.redis.connection import Connection
 from locking.caller import new_owner
 from locking.claims import Claim
 from locking.lease import Lease
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.calls import store_of
 
 BOUND = 8.0
@@ -25,6 +26,12 @@ Connect = Callable[..., RedisBackend]
 def server() -> Iterator[Redis]:
     with Redis() as server:
         yield server
+
+
+@pytest.fixture
+def proxy(server: Redis) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -76,13 +76,6 @@ def test_each_slot_has_a_tag() -> None:
     assert all(slot_of(tag) == slot for slot, tag in tags().items())
 
 
-def test_tags_are_known_before_the_first_lock(connect: Connect) -> None:
-    """Else all threads compute them at once, while leases of the process end."""
-    tags.cache_clear()
-    connect("redis+cluster://127.0.0.1:1/")
-    assert tags.cache_info().currsize == 1
-
-
 def slot_of_key(key: str) -> int:
     """Return the slot of a key by the rules of the Cluster specification."""
     begin = key.index("{") + 1

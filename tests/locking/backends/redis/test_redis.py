@@ -15,19 +15,16 @@ from locking.backends.redis.backend import RedisBackend
 from locking.claims import Claim
 from locking.names import SEMAPHORE_PREFIX
 from locking.testing.calls import acquire_and_release
-from tests.locking.backends.leaks import assert_nothing_leaks
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.calls import store_of
 from tests.locking.lock_worker import LockWorker
 
 PATH = "locking.backends.redis.RedisBackend"
-SLACK = 0.5
-"""Seconds that a busy machine may add to an immediate reaction."""
 
 
-@pytest.fixture(scope="module", params=["installed", "embedded"])
-def server(request: pytest.FixtureRequest) -> Iterator[Redis]:
-    with Redis(prefer=request.param) as server:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Redis]:
+    with Redis() as server:
         yield server
 
 
@@ -85,29 +82,6 @@ def test_renewal_keeps_a_longer_grant_of_another_holder(
     assert min(raw.pttl(key), raw.pttl(holders)) > 500_000
 
 
-def test_stopped_waiter_is_skipped_when_its_grant_ends(
-    backend: RedisBackend, another: Callable[[], LockWorker]
-) -> None:
-    holder, next_one, stopped = claim(ttl=1.0), claim(), another()
-    backend.acquire(holder, 0)
-    stopped.send("acquire", name="n", timeout=60, ttl=0.5)
-    until(lambda: waiting(backend) == 1)
-    with waiters(backend, next_one) as (waiter,):
-        stopped.pause()
-        try:
-            released = time.monotonic()
-            backend.release(holder, 0)
-            assert waiting(backend) == 1, "the stopped waiter was not granted the lock"
-            assert waiter.result(WAIT_TIMEOUT) is not None
-            assert 0.5 <= time.monotonic() - released < 1.0 + SLACK
-        finally:
-            stopped.resume()
-    until(lambda: waiting(backend) == 1, "the stopped waiter queueing again")
-    assert stopped.is_silent(0), "it used a grant that had expired"
-    backend.release(next_one, 0)
-    assert stopped.receive()["ok"]
-
-
 def test_stopped_process_costs_one_lease(
     backend: RedisBackend, another: Callable[[], LockWorker]
 ) -> None:
@@ -129,16 +103,7 @@ def test_stopped_process_costs_one_lease(
     until(lambda: not backend.inspect(), "each of them acquiring the lock")
 
 
-def test_newcomer_does_not_overtake(backend: RedisBackend) -> None:
-    lock, patient = store_of(backend).lock("n"), claim()
-    lock.acquire()
-    with waiters(backend, patient) as (waiter,):
-        lock.release()
-        assert not lock.acquire(blocking=False)
-        assert waiter.result(WAIT_TIMEOUT) is not None
-    backend.release(patient, 0)
-
-
+@pytest.mark.faults(row="F7", backend="redis", fired="waiters counted")
 @pytest.mark.parametrize("count", [8, 64])
 def test_contended_lock_costs_two_commands(
     backend: RedisBackend, raw: client.Redis, count: int
@@ -159,12 +124,6 @@ def test_contended_lock_costs_two_commands(
     )
 
 
-def test_20000_acquisitions_leak_nothing(backend: RedisBackend, raw: client.Redis) -> None:
-    assert_nothing_leaks(store_of(backend))
-    assert set(raw.scan_iter()) == {"lock:clock"}
-    assert 0 < raw.ttl("lock:clock") <= 3601
-
-
 def test_names_that_are_used_once_leave_no_key(backend: RedisBackend, raw: client.Redis) -> None:
     """Also after a wait; each name kept 209 bytes for an hour."""
     with ThreadPoolExecutor(1) as pool:
@@ -174,6 +133,7 @@ def test_names_that_are_used_once_leave_no_key(backend: RedisBackend, raw: clien
                 until(lambda: any(held.waiters for held in backend.inspect()), "the waiter")
             assert next_one.result(WAIT_TIMEOUT)
     assert set(raw.scan_iter()) == {"lock:clock"}
+    assert 0 < raw.ttl("lock:clock") <= 3601
 
 
 def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:

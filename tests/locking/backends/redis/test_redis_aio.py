@@ -13,9 +13,8 @@ import redis as client
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking.backends.redis import aio
 from locking.backends.redis.backend import RedisBackend
-from tests.locking.backends.redis.redis_tools import Connect, claim, connect, server, waiting
+from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
 from tests.locking.calls import store_of
 
 __all__ = ["connect", "server"]
@@ -146,25 +145,6 @@ def test_cancellation_at_any_await_leaves_nothing_behind(backend: RedisBackend, 
     until(lambda: not backend.inspect(), "no lock left")
     assert not store_of(backend).held
     until(lambda: backend.pending_releases.is_idle, "no release left")
-
-
-def test_two_threads_drop_the_inbox_of_an_ended_loop(backend: RedisBackend) -> None:
-    """Each request of a threaded server may run an event loop of its own."""
-    shared = aio.AsyncRedis(backend)
-
-    class Ended:
-        def is_closed(self) -> bool:
-            shared.inboxes.pop(self)  # the other thread does the same
-            return True
-
-    async def acquire() -> None:
-        shared.inboxes[Ended()] = aio.Inbox(backend)
-        asked = claim()
-        assert await shared.acquire(asked, 0)
-        backend.release(asked, 0)
-        shared.close()
-
-    asyncio.run(acquire())
 
 
 def test_lost_inbox_is_replaced_and_waiters_keep_their_places(

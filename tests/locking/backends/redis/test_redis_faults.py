@@ -1,8 +1,7 @@
-"""FAULTS 5 on one Redis whose clock is set, and faults in the middle of a wait.
+"""One Redis under faults: FAULTS rows 1, 5, 10, 11 and 24.
 
 XF in a docstring: two holders are expected. The test requires that both exist and compares their
-tokens.
-"""
+tokens. The contract cuts and holds connections on all stores."""
 
 import time
 from collections.abc import Iterator
@@ -16,21 +15,23 @@ from devservers import Redis
 from devservers.faults.clock import Clock
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
+from locking.backends.redis import backend as module
 from locking.backends.redis.pool import redis_breaker
+from locking.claims import Claim
 from locking.lease import Lease
+from locking.names import SEMAPHORE_PREFIX
 from tests.devservers.faults.interception import InterceptingProxy
-from tests.locking.backends.redis.deployments import DEPLOYMENTS, store
 from tests.locking.backends.redis.redis_tools import (
     Connect,
     claim,
     connect,
+    proxy,
     server,
     take,
     waiting,
 )
 
-__all__ = ["connect", "server", "store"]
-EACH = pytest.mark.parametrize("store", DEPLOYMENTS, indirect=True)
+__all__ = ["connect", "proxy", "server"]
 
 
 @pytest.fixture
@@ -110,12 +111,6 @@ def test_grant_to_a_waiter_is_valid_after_a_clock_step(
     assert 1 < lease.remaining <= 6
 
 
-@pytest.fixture
-def proxy(server: Redis) -> Iterator[InterceptingProxy]:
-    with InterceptingProxy(server.port) as proxy:
-        yield proxy
-
-
 def test_lost_reply_to_a_waiter_leaves_one_queue_entry(
     server: Redis, connect: Connect, proxy: InterceptingProxy
 ) -> None:
@@ -151,3 +146,131 @@ def test_waiter_that_gives_up_during_a_stall_leaves_no_entry(
     until(lambda: not waiting(backend), "its entry being removed")
     backend.release(holder, 0)
     assert not backend.inspect()
+
+
+def queue_length(raw: client.Redis, name: str) -> int:
+    return raw.llen(f"lock:{{{name}}}:waiters")
+
+
+@pytest.mark.faults(row=1, backend="redis", fired="connections that stay half-open")
+@pytest.mark.parametrize("slots", [None, 1], ids=["lock", "semaphore"])
+def test_lost_machine_with_many_waiters_costs_two_leases(
+    server: Redis, proxy: InterceptingProxy, connect: Connect, slots: int | None
+) -> None:
+    """Six processes of one machine wait. It is lost: their connections stay open at the server."""
+    lost, direct = connect(f"redis://{proxy.url}/0"), connect(server.url)
+    name = f"{SEMAPHORE_PREFIX if slots else ''}n"
+
+    def ask(owner: str, ttl: float) -> Claim:
+        asked = Claim(name=name, owner=owner, ttl=ttl)
+        asked.slots = slots
+        return asked
+
+    holder, last = ask("here:1:1:a", 60.0), ask("here:2:1:b", 60.0)
+    granted: list[str] = []
+    grant = direct.acquire(holder, 0)
+    assert grant
+    with (
+        client.Redis.from_url(server.url, decode_responses=True) as raw,
+        ThreadPoolExecutor(7) as pool,
+    ):
+        claims = [ask(f"lost:{number}:1:c", 0.6) for number in range(6)]
+        calls: list[tuple[object, Claim]] = [*((lost, one) for one in claims), (direct, last)]
+        waits = []
+        for number, (backend, one) in enumerate(calls, 1):
+            waits.append(pool.submit(backend.acquire, one, WAIT_TIMEOUT))
+            until(lambda number=number: queue_length(raw, name) == number + (not slots), "queueing")
+        proxy.hold()
+        direct.release(holder, grant.token)
+
+        def is_served() -> bool:
+            granted.extend(held.owner for held in direct.holders(name))
+            return waits[-1].done()
+
+        until(is_served, "the waiter of another machine")
+        assert waits[-1].result() is not None
+        dead = {owner for owner in granted if owner.startswith("lost:")}
+        assert dead, "no grant went to the lost machine: the test proves nothing"
+        assert len(dead) <= 2
+        direct.release(last, 0)
+        proxy.cut(refuse=True)
+        proxy.resume()
+        for wait in waits[:-1]:
+            with pytest.raises(LockUnavailable):
+                wait.result(WAIT_TIMEOUT)
+
+
+def test_killed_process_does_not_cost_the_others_of_its_machine_their_places(
+    server: Redis, connect: Connect
+) -> None:
+    """The control: only a machine whose connections stay open is taken for lost."""
+    backend, order = connect(server.url), list[str]()
+
+    def wait(asked: Claim) -> None:
+        assert backend.acquire(asked, WAIT_TIMEOUT)
+        order.append(asked.owner)
+        backend.release(asked, 0)
+
+    backend.acquire(Claim(name="n", owner="one:1:1:a", ttl=0.5), 0)  # never released
+    owners = ["one:2:1:b", "two:1:1:c", "one:3:1:d", "two:2:1:e"]
+    with ThreadPoolExecutor(4) as pool:
+        waits = []
+        for number, owner in enumerate(owners, 1):
+            waits.append(pool.submit(wait, Claim(name="n", owner=owner, ttl=30.0)))
+            until(lambda number=number: waiting(backend) == number, "queueing")
+        for one in waits:
+            one.result(WAIT_TIMEOUT)
+    assert order == owners
+
+
+def test_extension_gives_up_while_the_grant_still_lasts(
+    server: Redis, proxy: InterceptingProxy, connect: Connect
+) -> None:
+    """SOCKET_TIMEOUT is longer than the ttl. One late reply does not stop other locks, either."""
+    url = f"redis://{proxy.url}/0"
+    backend, short = connect(url, SOCKET_TIMEOUT=60.0), claim(ttl=8.0)
+    grant = backend.acquire(short, 0)
+    proxy.hold_replies()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(LockUnavailable, match="within 2 s"):
+        pool.submit(backend.extend, short, grant.token, 8.0).result(WAIT_TIMEOUT)
+    assert not redis_breaker(url).is_open
+    proxy.resume()
+    assert backend.extend(short, grant.token, 8.0) > grant.deadline
+
+
+def test_one_lock_is_read_with_one_command(server: Redis, connect: Connect) -> None:
+    backend = connect(server.url)
+    held = [Claim(name=f"{number}", ttl=60.0) for number in range(50)]
+    for one in held:
+        assert backend.acquire(one, 0)
+    backend.holders("7")  # sends the script
+    with client.Redis.from_url(server.url) as raw:
+        before = raw.info("stats")["total_commands_processed"]
+        (found,) = backend.holders("7")
+        used = raw.info("stats")["total_commands_processed"] - before
+    assert found.owner == held[7].owner
+    assert backend.holders("50") == []
+    # INFO, EVALSHA, and the commands of the script.
+    assert used <= 5
+
+
+def test_clock_that_is_a_century_ahead_does_not_exhaust_the_tokens(
+    server: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token has 63 bits, which last until the year 2112."""
+    backend, tokens = connect(server.url), list[int]()
+
+    def acquire() -> None:
+        asked = claim()
+        grant = backend.acquire(asked, 0)
+        assert grant
+        backend.release(asked, grant.token)
+        tokens.append(grant.token)
+
+    acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.time, "time_ns", lambda: 6_000_000_000 * 10**9)
+        acquire()
+    acquire()
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] < 1 << 62

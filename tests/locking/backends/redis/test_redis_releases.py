@@ -1,50 +1,50 @@
 """Acquires and releases without a reply reach the store when it responds again.
 
 Every lock here has a ttl that is longer than WAIT_TIMEOUT, so a lock that is free within a wait of
-the test was released and did not expire.
+the test was released and did not expire. The contract cuts and holds connections on all stores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as client
 
+from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from tests.devservers.faults.interception import InterceptingProxy
-from tests.locking.backends.redis.deployments import DEPLOYMENTS, Deployment, store
-from tests.locking.backends.redis.redis_tools import Connect, claim, connect, take, waiting
+from tests.locking.backends.redis.redis_tools import (
+    Connect,
+    claim,
+    connect,
+    proxy,
+    server,
+    take,
+    waiting,
+)
 from tests.locking.calls import store_of
 
-__all__ = ["connect", "store"]
-EACH = pytest.mark.parametrize("store", DEPLOYMENTS, indirect=True)
+__all__ = ["connect", "proxy", "server"]
 
 TTL = 3 * WAIT_TIMEOUT
 TIMEOUT = 0.3
 """SOCKET_TIMEOUT and CONNECT_TIMEOUT of the backend that meets the fault."""
-Fault = tuple[Callable[[], object], Callable[[], object]]
 
 
 @pytest.fixture
-def proxy(store: Deployment) -> InterceptingProxy:
-    return store.proxy
-
-
-@pytest.fixture
-def direct(store: Deployment, connect: Connect) -> RedisBackend:
+def direct(server: Redis, connect: Connect) -> RedisBackend:
     """The backend of another process, which does not meet the faults of the proxy."""
-    return connect(store.url)
+    return connect(server.url)
 
 
 @pytest.fixture
-def backend(store: Deployment, connect: Connect) -> RedisBackend:
+def backend(proxy: InterceptingProxy, connect: Connect) -> RedisBackend:
     """A backend behind the proxy, which has sent its scripts to the server."""
     options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
-    backend = connect(store.far, **options)
+    backend = connect(f"redis://{proxy.url}/0", **options)
 
     def is_ready() -> bool:
         try:
@@ -53,128 +53,71 @@ def backend(store: Deployment, connect: Connect) -> RedisBackend:
         except LockUnavailable:  # a busy machine may take longer than TIMEOUT
             return False
 
-    until(is_ready, "a lock on the servers without a fault")
+    until(is_ready, "a lock on a server without a fault")
     return backend
-
-
-@pytest.fixture
-def fault(request: pytest.FixtureRequest, store: Deployment) -> Fault:
-    """Return the calls that inject and end the fault that the test names."""
-    server, proxy = store.master, store.proxy
-
-    def ping() -> None:
-        with client.Redis.from_url(server.url, socket_timeout=WAIT_TIMEOUT) as raw:
-            raw.ping()
-
-    faults: dict[str, Fault] = {
-        "paused": (lambda: server.pause_clients(2.0), ping),
-        "stopped": (server.pause, server.resume),
-        "killed": (server.kill, server.start),
-        "cut": (lambda: proxy.cut(refuse=True), proxy.accept),
-    }
-    return faults[request.param]
 
 
 def assert_released(direct: RedisBackend) -> None:
     until(lambda: not direct.inspect(), "the lock being released")
 
 
-@pytest.mark.faults(row=11)
-@pytest.mark.parametrize(
-    ("store", "fault"),
-    [
-        *[("redis", fault) for fault in ("paused", "stopped", "killed", "cut")],
-        # There, the others end in a failover.
-        ("redis-sentinel", "cut"),
-        ("redis-cluster", "cut"),
-    ],
-    indirect=True,
-)
+@pytest.mark.faults(row=11, backend="redis")
 def test_release_during_an_outage_is_repeated(
-    fault: Fault, backend: RedisBackend, direct: RedisBackend
+    server: Redis, backend: RedisBackend, direct: RedisBackend
 ) -> None:
-    inject, recover = fault
     lease = take(backend, ttl=TTL)
-    inject()
-    try:
-        with pytest.raises(LockUnavailable):  # a timeout opens the circuit breaker
-            backend.probe()
-        with pytest.raises(LockUnavailable):
-            lease.release()
-    finally:
-        recover()
-    successor = take(direct, ttl=TTL)
-    assert successor.token > lease.token
+    server.pause()
+    with pytest.raises(LockUnavailable):  # a timeout opens the circuit breaker
+        backend.probe()
+    with pytest.raises(LockUnavailable):
+        lease.release()
+    server.resume()
+    assert take(direct, ttl=TTL).token > lease.token
 
 
-@pytest.mark.faults(row=11)
-@pytest.mark.parametrize("new_connections", ["held", "open"])
-@EACH
-def test_acquire_that_arrives_after_its_timeout_is_withdrawn(
-    new_connections: str,
-    backend: RedisBackend,
-    direct: RedisBackend,
-    proxy: InterceptingProxy,
-    store: Deployment,
+@pytest.mark.faults(row=11, backend="redis")
+def test_acquire_that_arrives_after_its_release_is_withdrawn(
+    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy, server: Redis
 ) -> None:
-    """With new connections open, a release on one of them arrives before the late acquire."""
+    """A release on a new connection arrives before the late acquire."""
     clock = backend.keys("n")[2]
-    with client.Redis.from_url(store.master.url) as raw:
+    with client.Redis.from_url(server.url) as raw:
         before = raw.get(clock)
-        if new_connections == "held":
-            proxy.hold_requests()
-            deliver = proxy.resume
-        else:
-            deliver = proxy.hold_open_connections().set
+        deliver = proxy.hold_open_connections().set
         with pytest.raises(LockUnavailable, match="did not reply"):
             backend.acquire(claim(ttl=TTL), 0)
-        if new_connections == "open":
-            until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
+        until(lambda: backend.pending_releases.is_idle, "the release on a new connection")
         assert raw.get(clock) == before
         deliver()
         until(lambda: raw.get(clock) != before, "the late acquire arriving")
     assert_released(direct)
 
 
-@pytest.mark.faults(row=10)
-@EACH
-def test_acquire_whose_reply_is_lost_is_withdrawn(
-    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
+@pytest.mark.faults(row=10, backend="redis")
+@pytest.mark.parametrize("waits", [False, True], ids=["free", "waiting"])
+def test_grant_whose_reply_is_lost_is_withdrawn(
+    waits: bool, backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:
-    proxy.hold_replies()
+    """That of a lock that was free, and that of a waiter whose connection breaks."""
+    asked, holder = claim(ttl=TTL), take(direct, ttl=TTL) if waits else None
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(backend.acquire, claim(ttl=TTL), 0)
-        until(direct.inspect, "the grant")
+        if holder is None:
+            proxy.hold_replies()
+        waiter = pool.submit(backend.acquire, asked, TTL if waits else 0)
+        if holder is not None:
+            until(lambda: waiting(direct) == 1, "queueing")
+            proxy.hold_replies()
+            holder.release()
+        until(lambda: [held.owner for held in direct.inspect()] == [asked.owner], "the grant")
         proxy.cut(refuse=True)
         with pytest.raises(LockUnavailable):
-            asked.result(WAIT_TIMEOUT)
+            waiter.result(WAIT_TIMEOUT)
     assert direct.inspect()
     proxy.accept()
     assert_released(direct)
 
 
-@pytest.mark.faults(row=10)
-@EACH
-def test_grant_to_a_waiter_whose_connection_breaks_is_withdrawn(
-    backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
-) -> None:
-    holder = take(direct, ttl=TTL)
-    with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(backend.acquire, claim(ttl=TTL), TTL)
-        until(lambda: waiting(direct) == 1, "queueing")
-        proxy.hold_replies()
-        holder.release()
-        (held,) = direct.inspect()
-        assert held.owner != holder.owner, "the waiter was not granted the lock"
-        proxy.cut(refuse=True)
-        with pytest.raises(LockUnavailable):
-            waiter.result(WAIT_TIMEOUT)
-    proxy.accept()
-    assert_released(direct)
-
-
-@pytest.mark.faults(row=24)
-@EACH
+@pytest.mark.faults(row=24, backend="redis")
 def test_repeated_release_leaves_the_lock_of_a_later_holder(
     backend: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
 ) -> None:

@@ -112,29 +112,6 @@ def test_extension_counts_once_the_replica_has_it(replica: Redis, backend: Redis
     backend.release(asked, grant.token)
 
 
-@pytest.mark.faults(row=17, fired="NOREPLICAS and OOM at all masters, a wrong password")
-@pytest.mark.parametrize("store", ["redis-sentinel", "redis-cluster"])
-def test_refusals_never_grant(request: pytest.FixtureRequest, store: str, connect: Connect) -> None:
-    servers: SentinelRedis | RedisCluster = request.getfixturevalue(store.replace("-", "_"))
-    masters = servers.masters if isinstance(servers, RedisCluster) else [servers.master]
-    backend = connect(servers.url)
-    for setting, value, usual, word in (
-        ("min-replicas-to-write", 9, 0, "NOREPLICAS"),
-        ("maxmemory", 1, 0, "OOM"),
-    ):
-        for master in masters:
-            master.ask(f"CONFIG SET {setting} {value}")
-        try:
-            with within(BOUND), pytest.raises(LockUnavailable, match=word):
-                backend.acquire(claim(), 0)
-        finally:
-            for master in masters:
-                master.ask(f"CONFIG SET {setting} {usual}")
-    with within(BOUND), pytest.raises(LockUnavailable):
-        connect(servers.url.replace("//", "//absent:wrong@")).acquire(claim(), 0)
-    assert not backend.inspect()
-
-
 def test_enough_replicas_of_sentinels_and_of_a_cluster(
     redis_sentinel: SentinelRedis, redis_cluster: RedisCluster, connect: Connect
 ) -> None:

@@ -26,9 +26,9 @@ class Masters:
         self.urls = [server.url for server in self.servers]
         self._backends: list[RedLockBackend] = []
 
-    def client(self, *, urls: list[str] | None = None, **options: Any) -> RedLockBackend:
+    def client(self, **options: Any) -> RedLockBackend:
         """Return a new backend, as another process would have it."""
-        backend = RedLockBackend("test", location=urls or self.urls, options=options)
+        backend = RedLockBackend("test", location=self.urls, options=options)
         self._backends.append(backend)
         return backend
 
@@ -57,11 +57,6 @@ class Masters:
         """Stop the first `count` masters."""
         for server in self.servers[:count]:
             server.pause()
-
-    def resume(self, count: int) -> None:
-        """Continue the first `count` masters."""
-        for server in self.servers[:count]:
-            server.resume()
 
     def restart_empty(self, number: int) -> None:
         """Restart a master without its data."""

@@ -1,8 +1,5 @@
 """The contract on five independent Redis masters."""
 
-import pytest
-
-from devservers import Redis
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.store_drivers import RedLockDriver
 
@@ -11,7 +8,3 @@ class TestRedLock(Contract):
     Driver = RedLockDriver
     path = "locking.backends.redlock.RedLockBackend"
     down = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
-
-    @pytest.fixture
-    def location(self, redis_five: list[Redis]) -> list[str]:
-        return [server.url for server in redis_five]

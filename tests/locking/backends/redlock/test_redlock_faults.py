@@ -1,6 +1,5 @@
 """FAULTS rows 6, 7, 9, 10 and 11 at the level of the lock, on five real masters."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ import redis
 
 from devservers import start_all
 from devservers.faults.clock import Clock
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.quorum import master_breaker
 from locking.testing.calls import within
@@ -29,8 +28,6 @@ from tests.locking.backends.redlock.redlock_masters import (
 from tests.locking.calls import elapsed
 
 __all__ = ["masters"]
-
-ALL = (0, 1, 2, 3, 4)
 
 
 @pytest.fixture
@@ -65,22 +62,15 @@ class TestAmnesia:
         return grant.deadline
 
     @pytest.mark.faults(row=6, backend="redlock")
-    def test_inspect_returns_what_a_restarted_master_granted(self, masters: Masters) -> None:
-        """A switch of the backend relies on the list."""
-        second = masters.client(RESTART_DELAY=self.TTL)
-        until(lambda: self.votes(second), "the end of the restart delay")
-        self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
-        control = masters.client(NODE_TIMEOUT=0.5)  # a busy machine takes time to reply
-        assert control.inspect() == [], "the control: without the delay it is unknown"
-        (held,) = masters.client(RESTART_DELAY=self.TTL).inspect()
-        assert held.name == NAME
-
-    @pytest.mark.faults(row=6, backend="redlock")
     def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
+        """The lock stays listed as well: a switch of the backend relies on the list."""
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "the end of the restart delay")
         deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
+        control = masters.client(NODE_TIMEOUT=0.5)  # a busy machine takes time to reply
+        assert control.inspect() == [], "the control: without the delay it is unknown"
         second = masters.client(RESTART_DELAY=self.TTL)
+        assert [held.name for held in second.inspect()] == [NAME]
         assert second.acquire(claim(self.TTL), 0) is None, "masters 3 and 4 are not a majority"
         assert masters.value(2) is None, "the restarted master was asked"
         take(second, self.TTL, timeout=self.TTL * 3)
@@ -104,120 +94,78 @@ class TestClockJump:
     """Row 7: the clocks of some masters jump 31 s ahead while a lease of 30 s is held."""
 
     @pytest.fixture
-    def clocks(self, tmp_path: Path) -> list[Clock]:
-        folders = [tmp_path / str(number) for number in ALL]
-        for folder in folders:
-            folder.mkdir()
-        return [Clock(folder) for folder in folders]
+    def clock(self, tmp_path: Path) -> Clock:
+        return Clock(tmp_path)
 
     @pytest.fixture
-    def masters(self, clocks: list[Clock]) -> Iterator[Masters]:
+    def masters(self, clock: Clock) -> Iterator[Masters]:
         five = Masters()
-        for clock, server in zip(clocks, five.servers, strict=True):
+        for server in five.servers[:2]:
             clock.drive(server)
         start_all(five.servers)
         yield five
         five.stop()
 
-    def held_by_all(self, masters: Masters) -> float:
+    @pytest.mark.faults(row=7, backend="redlock")
+    def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clock: Clock) -> None:
         _, grant = take(connected(masters.client(NODE_TIMEOUT=1)), ttl=30)
         until(lambda: all(masters.values()), "the late votes")
-        return grant.deadline
-
-    @pytest.mark.faults(row=7, backend="redlock")
-    def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clocks: list[Clock]) -> None:
-        deadline = self.held_by_all(masters)
-        for clock in clocks[:2]:
-            clock.shift(31)
+        clock.shift(31)
         assert masters.values()[:2] == [None, None], "the clocks did not jump"
         assert masters.client().acquire(claim(ttl=30), 0.3) is None
-        assert time.monotonic() < deadline
+        assert time.monotonic() < grant.deadline
         until(lambda: masters.values()[:2] == [None, None], "the two votes being withdrawn")
 
 
 class TestMastersDown:
-    """Row 9, with masters that were killed, and with masters that were paused."""
+    """Row 9; the contract kills a minority."""
 
     @pytest.mark.faults(row=9, backend="redlock")
-    @pytest.mark.parametrize("how", ["kill", "pause"])
-    @pytest.mark.parametrize("when", ["before", "while"])
-    def test_two_unavailable_masters_are_tolerated(
-        self, masters: Masters, how: str, when: str
+    @pytest.mark.parametrize(("when", "node_timeout"), [("before", 0.05), ("while", 10)])
+    def test_two_silent_masters_are_not_waited_for(
+        self, masters: Masters, when: str, node_timeout: float
     ) -> None:
-        backend = masters.client()
+        """Not even by the first calls, which know nothing of them."""
+        backend = masters.client(NODE_TIMEOUT=node_timeout)
         if when == "while":
             connected(backend)
-        for server in masters.servers[:2]:
-            getattr(server, how)()
+        masters.pause(2)
 
         def once() -> None:
-            asked, grant = take(backend, timeout=0)
+            asked, grant = take(backend)
             assert backend.extend(asked, grant.token, 90) > grant.deadline
             backend.release(asked, grant.token)
 
-        # All three calls; the best of a few, since the machine has other things to do as well. Not
-        # even the first waits until paused masters time out.
-        times = [elapsed(once) for _ in range(5)]
-        assert times[0] < 1
-        assert min(times) < 0.1
-        held = take(backend)
-        assert [one.name for one in backend.inspect()] == [NAME]
-        assert masters.client().acquire(claim(), 0) is None
-        backend.release(*held[:1], held[1].token)
-
-    def test_slow_masters_are_not_waited_for(self, masters: Masters) -> None:
-        backend = connected(masters.client(NODE_TIMEOUT=10))
-        masters.pause(2)
-        assert elapsed(lambda: take(backend)) < 5
+        assert elapsed(once) < 5
 
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
-    @pytest.mark.parametrize("when", ["before", "while"])
-    def test_three_unavailable_masters_leave_no_votes(
-        self, masters: Masters, how: str, when: str
-    ) -> None:
-        backend = masters.client()
-        if when == "while":
-            connected(backend)
+    def test_three_unavailable_masters_leave_no_votes(self, masters: Masters, how: str) -> None:
+        holder, other = connected(masters.client()), masters.client()
+        held, grant = take(holder)
         for server in masters.servers[:3]:
             getattr(server, how)()
-        for timeout in (0, 0.5, 30):
-            refused = pytest.raises(LockUnavailable, match="of 5 masters replied; 3 are required")
-            with within(5), refused:
-                backend.acquire(claim(), timeout)
-        until(
-            lambda: not masters.value(3) and not masters.value(4), "the two votes being withdrawn"
-        )
+        for call in (
+            lambda: holder.extend(held, grant.token, 60),
+            lambda: holder.release(held, grant.token),
+            lambda: holder.acquire(claim(), 0),
+            lambda: other.acquire(claim(), 30),
+        ):
+            with within(5), pytest.raises(LockUnavailable, match="of 5 masters replied; 3 are"):
+                call()
+        until(lambda: not masters.value(3) and not masters.value(4), "the votes being withdrawn")
         for server in masters.servers[:3]:
             server.resume() if how == "pause" else server.start()
         until(lambda: masters.values() == [None] * 5, "the withdrawn votes")
-        asked, grant = take(backend)
-        backend.release(asked, grant.token)
 
-    def test_release_without_a_majority_is_repeated(
-        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
-    ) -> None:
-        proxies = [proxy(number) for number in FIRST_THREE]
-        backend = connected(masters.client())
-        asked, grant = take(backend)
-        until(lambda: None not in masters.values(), "all votes")
-        for one in proxies:
-            one.cut(refuse=True)
-        with pytest.raises(LockUnavailable):
-            backend.release(asked, grant.token)
-        for one in proxies:
-            one.accept()
-        take(masters.client(), timeout=WAIT_TIMEOUT)
+        def all_vote() -> bool:
+            asked, grant = take(holder)
+            until(lambda: all(masters.values()[3:]), "the votes of those that stayed up")
+            votes = masters.values()
+            holder.release(asked, grant.token)
+            return None not in votes
 
-    def test_extend_fails_without_a_majority(self, masters: Masters) -> None:
-        backend = masters.client()
-        asked, grant = take(backend)
-        masters.pause(3)
-        with pytest.raises(LockUnavailable):
-            backend.extend(asked, grant.token, 60)
-        masters.resume(3)
-        backend.extend(asked, grant.token, 60)
-        backend.release(asked, grant.token)
+        until(all_vote, "the votes of those that have recovered")
 
     def test_extend_reports_a_majority_without_the_key(self, masters: Masters) -> None:
         backend = masters.client()
@@ -229,29 +177,6 @@ class TestMastersDown:
         with pytest.raises(LockLost):
             backend.release(asked, grant.token)
         until(lambda: masters.values() == [None] * 5, "the release at the other two")
-
-    def test_restarted_masters_are_reconnected(self, masters: Masters) -> None:
-        """All connections are broken; a single attempt succeeds."""
-        backend = connected(masters.client(NODE_TIMEOUT=1))
-        for number in ALL:
-            masters.restart_empty(number)
-        take(backend, timeout=0)
-
-    def test_recovered_master_votes_again(self, masters: Masters) -> None:
-        masters.servers[4].kill()
-        backend = masters.client()
-        asked, grant = take(backend)
-        backend.release(asked, grant.token)
-        masters.servers[4].start()
-
-        def asked_again() -> bool:
-            asked, grant = take(backend)
-            until(lambda: all(masters.values()[:4]))
-            voted = masters.value(4) is not None
-            backend.release(asked, grant.token)
-            return voted
-
-        until(asked_again, "the fifth vote")
 
 
 class TestRefusals:
@@ -325,19 +250,3 @@ class TestLateSet:
         until(lambda: self.sets(masters, 4) > before, "the SET that was held back")
         backend.extend(asked, grant.token, 60)  # runs after the undo
         assert masters.value(4) == mine
-
-    @pytest.mark.faults(row=10, backend="redlock", fired="answers cut off")
-    def test_vote_with_lost_reply_is_withdrawn(
-        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
-    ) -> None:
-        """Row 10: three masters ran SET, and their replies were lost."""
-        proxies = [proxy(number) for number in FIRST_THREE]
-        backend = connected(masters.client(NODE_TIMEOUT=1))
-        for one in proxies:
-            one.replies_to_lose = math.inf
-        with pytest.raises(LockUnavailable):
-            backend.acquire(claim(), 0)
-        assert any(masters.values()[:3]), "no vote was given"
-        for one in proxies:
-            one.replies_to_lose = 0
-        take(backend)

@@ -1,45 +1,63 @@
-"""The ZooKeeper backend: its queue, its sessions, its settings."""
+"""The ZooKeeper backend on real ensembles: settings, queue, sessions, FAULTS rows 13 and 14."""
 
-import os
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
-from devservers import ZooKeeper
+from devservers import ZooKeeper, start_all
+from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned, leader
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.handler import create
 from locking.testing.calls import in_thread, within
-from tests.locking.backends.zookeeper.zookeeper_tools import PATH, backend, connected, name, other
+from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.locking.calls import acquired, store_of
 
-__all__ = ["backend", "name", "other"]
+PATH = "locking.backends.zookeeper.ZooKeeperBackend"
 
 
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("entry", "found"),
-        [
-            ({}, []),
-            ({"LOCATION": ""}, ["locking.E041"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": 0}}, ["locking.E012"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": -1.0}}, ["locking.E012"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": 61}}, ["locking.E012"]),
-            ({"OPTIONS": {"SESSION_TIMEOUT": "6"}}, ["locking.E012"]),
-            ({"OPTIONS": {"CONNECT_TIMEOUT": 0}}, ["locking.E012"]),
-            ({"OPTIONS": {"PREFIX": "locks"}}, ["locking.E012"]),
-            ({"OPTIONS": {"PREFIX": "/"}}, ["locking.E012"]),
-            ({"OPTIONS": {"SESION_TIMEOUT": 6}}, ["locking.E011"]),
-        ],
-    )
-    def test_bad_settings_are_reported(self, entry: dict[str, Any], found: list[str]) -> None:
-        whole = {"BACKEND": PATH, "LOCATION": "127.0.0.1:1", **entry}
-        assert [message.id for message in ZooKeeperBackend.check("zk", whole)] == found
+def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
+    """A backend with a short session of its own."""
+    options = {"SESSION_TIMEOUT": 2.0, **options}
+    backend = create("zookeeper", {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options}).backend
+    backend.probe()
+    return backend
 
+
+@pytest.fixture
+def backend(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    """A second client, with a session of its own."""
+    made = connected(zookeeper.hosts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"zookeeper:{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[InterceptingProxy]:
+    with InterceptingProxy(zookeeper.nodes[0].port) as proxy:
+        yield proxy
+
+
+class TestOptions:
     def test_prefix_and_chroot_separate_locks(
         self, zookeeper: ZooKeeper, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -58,11 +76,6 @@ class TestSettings:
 
 
 class TestQueue:
-    def test_token_is_the_zxid_of_the_creation(self, backend: ZooKeeperBackend, name: str) -> None:
-        with store_of(backend).lock(name, timeout=5) as lease:
-            path = backend.session.nodes[lease.owner]
-            assert backend.session.client.exists(path).czxid == lease.token
-
     def test_timed_out_waits_leave_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
         with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(8) as others:
             before = backend.queue(name)
@@ -95,34 +108,19 @@ class TestQueue:
             try:
                 take(0)
                 before = nodes()
-                files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
                 with ThreadPoolExecutor(24) as pool:
                     list(pool.map(take, range(4_000)))
                 session = backend.session
-                assert not store_of(backend).held
                 assert not session.nodes
                 assert not session.pending_deletes
                 assert not session._waiting
                 assert not any(session.client._data_watchers.values())
-                assert len(os.listdir("/proc/self/fd")) <= files
-                assert threading.active_count() <= threads
                 until(lambda: nodes() <= before, "the server removing empty parents")
             finally:
                 backend.close()
 
 
 class TestSession:
-    def test_broken_lock_is_marked_as_lost(self, backend: ZooKeeperBackend, name: str) -> None:
-        lost = threading.Event()
-        lock = store_of(backend).lock(name, on_lost=lambda lease: lost.set())
-        lease = acquired(lock, timeout=5)
-        assert backend.break_lock(name)
-        assert lost.wait(WAIT_TIMEOUT)
-        assert lease.lost
-        for call in (lock.extend, lock.release):
-            with pytest.raises(LockLost):
-                call()
-
     def test_lease_never_exceeds_the_session_timeout(
         self, backend: ZooKeeperBackend, name: str
     ) -> None:
@@ -172,3 +170,218 @@ class TestSession:
         finally:
             backend.close()
             server.stop()
+
+
+SESSION = 2.0
+
+
+@pytest.fixture
+def far(proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
+    """A client that reaches the ensemble through the proxy."""
+    made = connected(proxy.url)
+    yield made
+    made.close()
+
+
+class TestHolder:
+    def test_lease_of_a_partitioned_holder_ends_in_time(
+        self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        """Packets are dropped: the lease ends before the next grant."""
+        lost_at: list[float] = []
+        lock = store_of(far).lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
+        lease = acquired(lock, timeout=5)
+        proxy.hold()
+        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
+            granted = time.monotonic()
+            assert lease.lost
+            assert lease.deadline <= granted
+            until(lambda: lost_at, "the lease being marked as lost")
+            assert lost_at[0] - granted < SESSION
+        proxy.cut()
+        proxy.resume()
+        with pytest.raises(LockLost):
+            lock.release()
+
+    def test_lease_survives_a_reconnect(
+        self, proxy: InterceptingProxy, far: ZooKeeperBackend, name: str
+    ) -> None:
+        with store_of(far).lock(name, timeout=5) as lease:
+            proxy.cut()
+            first = lease.deadline
+            until(lambda: lease.deadline > first or lease.lost, "the session going on")
+            lease.check()
+        assert not far.queue(name)
+
+
+class TestWaiter:
+    """Row 13."""
+
+    @pytest.fixture
+    def waiter(self, proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
+        made = connected(proxy.url, SESSION_TIMEOUT=8.0, CONNECT_TIMEOUT=1.0)
+        yield made
+        made.close()
+
+    @pytest.mark.faults(row=13, backend="zookeeper")
+    def test_release_during_a_disconnect_is_noticed(
+        self,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
+    ) -> None:
+        served = []
+
+        def wait(through: ZooKeeperBackend, who: str) -> None:
+            with store_of(through).lock(name, timeout=WAIT_TIMEOUT):
+                served.append(who)
+
+        lock = store_of(backend).lock(name)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(wait, waiter, "cut off")
+            until(lambda: len(backend.queue(name)) == 2, "the first one queueing")
+            second = pool.submit(wait, backend, "behind")
+            until(lambda: len(backend.queue(name)) == 3, "the second one queueing")
+            before = backend.queue(name)[1:]
+            proxy.cut(refuse=True)
+            until(lambda: not waiter.session.up.is_set(), "the connection being lost")
+            lock.release()
+            assert backend.queue(name) == before, "a queue position was lost"
+            proxy.accept()
+            first.result(WAIT_TIMEOUT)
+            second.result(WAIT_TIMEOUT)
+        assert served == ["cut off", "behind"]
+        assert not backend.queue(name)
+
+    @pytest.mark.parametrize("when", ["while it waits", "before it is in the queue"])
+    def test_waiter_that_gives_up_offline_leaves_no_node(
+        self,
+        when: str,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
+    ) -> None:
+        """Its node is deleted with the next connection, not at the end of its session of 8 s."""
+        with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
+            if when == "while it waits":
+                waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=1.0)
+                until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
+                proxy.cut(refuse=True)
+            else:
+                proxy.hold()
+                waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=0.2)
+            with pytest.raises(LockUnavailable):
+                waiting.result(WAIT_TIMEOUT)
+            recovered_at = time.monotonic()
+            proxy.accept()
+            proxy.resume()
+            until(
+                lambda: waiter.session and not waiter.session.pending_deletes, "the pending delete"
+            )
+            until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
+            assert time.monotonic() - recovered_at < 6
+
+    def test_waiter_with_expired_session_queues_again(
+        self,
+        zookeeper: ZooKeeper,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
+    ) -> None:
+        lock = store_of(backend).lock(name)
+        lock.acquire(timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=WAIT_TIMEOUT)
+            until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
+            before = backend.queue(name)
+            ExpireSession(zookeeper.hosts, waiter.session.client.client_id).inject()
+            until(
+                lambda: len(now := backend.queue(name)) == 2 and now[1] > before[1],
+                "the other one queueing again",
+            )
+            lock.release()
+            assert waiting.result(WAIT_TIMEOUT)
+
+
+class TestLeader:
+    """Row 14: three sessions contend for one lock while the leader fails."""
+
+    @pytest.mark.faults(row=14, backend="zookeeper")
+    @pytest.mark.parametrize(("how", "within"), [("kill", 3.0), ("stop", 6.0), ("cut off", 8.0)])
+    def test_one_holder_throughout(self, how: LeaderFailure, within: float, name: str) -> None:
+        """The successor of a holder at the old leader may wait for the end of its session."""
+        session = 4.0
+        with Partitioned() as ensemble:
+            backends = [connected(ensemble.hosts, SESSION_TIMEOUT=session) for _ in range(3)]
+            inside: list[int] = []
+            overlaps: list[object] = []
+            grants: list[tuple[float, int]] = []
+            over = threading.Event()
+
+            def work(number: int) -> None:
+                lock = store_of(backends[number]).lock(name, timeout=WAIT_TIMEOUT)
+                while not over.is_set():
+                    try:
+                        with lock as lease:
+                            inside.append(number)
+                            others = [one for one in inside if one != number]
+                            if others and not lease.lost:
+                                overlaps.append(others)
+                            grants.append((time.monotonic(), lease.token))
+                            over.wait(0.005)
+                            inside.remove(number)
+                    except (LockUnavailable, LockLost):
+                        continue
+
+            fault = FailLeader(ensemble, how)
+            try:
+                with ThreadPoolExecutor(3) as pool:
+                    workers = [pool.submit(work, number) for number in range(3)]
+                    try:
+                        until(lambda: len(grants) > 20, "the lock going round")
+                        # A grant by the new leader, not one that the old leader still processed.
+                        epoch = grants[-1][1] >> 32
+                        failed_at = time.monotonic()
+                        fault.inject()
+                        assert fault.injected
+                        until(lambda: grants[-1][1] >> 32 > epoch, "a grant by a new leader")
+                        after = next(at for at, token in grants if token >> 32 > epoch)
+                    finally:
+                        over.set()
+                    for worker in workers:
+                        worker.result(WAIT_TIMEOUT)
+                assert not overlaps
+                tokens = [token for _, token in grants]
+                assert tokens == sorted(set(tokens))
+                assert after - failed_at < within + session
+                fault.recover()  # the old leader follows the new one
+            finally:
+                for backend in backends:
+                    backend.close()
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_lease_at_the_smaller_part_ends_in_time(role: str, name: str) -> None:
+    """The server replies for some ticks, while the other part already ends the session.
+
+    This leader takes 40 ticks to notice: the others' successor is elected long before.
+    """
+    ensemble = Partitioned()
+    second, first, last = ensemble.nodes
+    last.settings[last.settings.index("syncLimit=5")] = "syncLimit=40"
+    with ExitStack() as stack:
+        stack.callback(ensemble.stop)
+        start_all([first, last])  # the higher number wins, and the third follows
+        start_all([second])
+        assert leader(ensemble.nodes) is last
+        cut, whole = (last, first) if role == "leader" else (first, last)
+        holder = stack.enter_context(closing(connected(cut.url, SESSION_TIMEOUT=1.0)))
+        other = stack.enter_context(closing(connected(whole.url)))
+        lease = acquired(store_of(holder).lock(name), timeout=WAIT_TIMEOUT)
+        ensemble.cut_off(cut)
+        with store_of(other).lock(name, timeout=WAIT_TIMEOUT):
+            granted = time.monotonic()
+            assert lease.deadline <= granted

@@ -1,0 +1,164 @@
+"""The contract on a real MariaDB or PostgreSQL, and what the rows and sessions there add to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from devservers.faults.waiting import WAIT_TIMEOUT, until
+from locking import LockLost, LockUnavailable
+from locking.claims import Claim
+from locking.handler import create
+from locking.lease import LockStore
+from locking.testing.calls import acquire_and_release, in_thread, within
+from tests.locking.backends.contract import Contract
+from tests.locking.backends.database.database_tools import alias_for
+from tests.locking.backends.store_drivers import DatabaseDriver
+from tests.locking.calls import acquired
+
+
+class OnServer(Contract):
+    """Its waiters are those that the server reports, for all names."""
+
+    down = "nowhere"
+
+    @pytest.fixture(autouse=True)
+    def _database(self, driver: DatabaseDriver) -> None:
+        self.database = driver
+
+    def waiting(self, locks: LockStore, name: str) -> int:
+        return self.database.connect().waits()
+
+    @contextmanager
+    def of_user(self, login: str) -> Iterator[LockStore]:
+        """Return the locks of a user, on the same server."""
+        conf = {"BACKEND": self.path, "LOCATION": login}
+        url = re.sub("//.*@", f"//{login}@", self.database.server.url)
+        with alias_for(url, login), closing(create("user", conf)) as locks:
+            yield locks
+
+    def refused(self, locks: LockStore, text: str, name: str) -> None:
+        """Check for an error in bounded time, and that nothing is held."""
+        with within(10), pytest.raises(LockUnavailable, match=text):
+            locks.lock(name).acquire(timeout=0.5)
+        assert not locks.held
+
+    def test_wait_may_be_longer_than_the_response_timeout(
+        self, locks: LockStore, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("locking.backends.database.pool.RESPONSE_TIMEOUT", 1)
+        with locks.lock(name, timeout=5):
+            assert not in_thread(locks.lock(name).acquire, timeout=2)
+
+    def test_connection_of_a_holder_is_kept_alive(self, locks: LockStore, name: str) -> None:
+        with locks.lock(name, timeout=5) as lease:
+            session = locks.backend.pinned[lease.owner]  # type: ignore[attr-defined]
+            with socket.socket(fileno=os.dup(session.raw.fileno())) as connection:
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+class Rows(OnServer):
+    """The row lock, which queues on these servers."""
+
+    path = "locking.backends.database.DatabaseBackend"
+    also = {"fair": True, "wakes_waiters": True}
+    repeats = ("release",)
+
+    def test_question_who_holds_a_name_reads_one_row(self, locks: LockStore, name: str) -> None:
+        lock, root = locks.lock(name, timeout=5), self.database.connect()
+        assert not lock.locked()
+        with lock as lease, locks.lock(f"{name}-other", timeout=5):
+            assert lock.locked(), "on a new connection"
+            before = root.requests()
+            assert lock.locked()
+            assert root.requests() - before <= 1
+            (found,) = locks.backend.holders(name)
+            assert (found.owner, found.token) == (lease.owner, lease.token)
+
+    @pytest.mark.faults(row=16, fired="row locked by a transaction")
+    def test_row_that_a_transaction_has_locked_is_waited_for(
+        self, locks: LockStore, name: str
+    ) -> None:
+        root = self.database.connect()
+        assert acquire_and_release(locks, name, 5)
+        root("BEGIN")
+        root("SELECT 1 FROM locking_lockrow FOR UPDATE")
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                self.refused(locks, "1205|lock timeout", name)
+                before = root.row_waits()
+                waiter = pool.submit(acquire_and_release, locks, name)
+                until(lambda: root.row_waits() > before + 1, "a second attempt")
+                assert not waiter.done()
+            finally:
+                root("ROLLBACK")
+            assert waiter.result(WAIT_TIMEOUT)
+
+    @pytest.mark.faults(row=12)
+    def test_row_of_a_holder_whose_session_ended_stays_held(
+        self, locks: LockStore, name: str
+    ) -> None:
+        lock, root = locks.lock(name, ttl=30), self.database.connect()
+        lease = acquired(lock, timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(acquire_and_release, locks, name)
+            until(lambda: root.waits() == 1, "the waiter")
+            root.kill(locks.backend.pinned[lease.owner].id)  # type: ignore[attr-defined]
+            until(lambda: root.waits() == 0, "the holder lock being released")
+            before = root.requests()
+            until(lambda: root.requests() > before + 4, "further attempts of the waiter")
+            assert not waiter.done()
+            lock.release()
+            assert waiter.result(WAIT_TIMEOUT)
+
+    @pytest.mark.faults(row=8, xf=True)
+    def test_clock_ahead_makes_two_holders(self, locks: LockStore, name: str) -> None:
+        """XF: the row ends early; the token tells the holders apart."""
+        old, new = (Claim(name=name, ttl=30) for _ in range(2))
+        first = locks.backend.acquire(old, 5)
+        self.database.shift_clock(60)
+        second = locks.backend.acquire(new, 0)
+        self.database.shift_clock(0)
+        assert first
+        assert second
+        assert time.monotonic() < first.deadline, "they do not overlap"
+        assert second.token > first.token
+        with pytest.raises(LockLost):
+            locks.backend.release(old, first.token)
+        locks.backend.release(new, second.token)
+
+
+class Sessions(OnServer):
+    """A lock that ends with its holder's session."""
+
+    @pytest.fixture(autouse=True)
+    def _does_not_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the end of a session be noticed at once or not at all."""
+        monkeypatch.setattr("locking.backends.database.session_locks.WATCH_INTERVAL", 3600)
+
+    def test_lock_that_a_session_no_longer_has_is_lost(self, locks: LockStore, name: str) -> None:
+        """After a kill, and after a proxy has swapped sessions, where the connection lives."""
+        backend, mine = locks.backend, Claim(name=name, owner="me", ttl=6)
+
+        def session() -> Any:
+            return backend.pinned["me"]  # type: ignore[attr-defined]
+
+        ends: list[Callable[[], object]] = [
+            lambda: self.database.connect().kill(session().id),
+            lambda: session().release_locks(),
+        ]
+        for end in ends:
+            for ask in (partial(backend.extend, mine, 0, 5), partial(backend.release, mine, 0)):
+                assert backend.acquire(mine, 5)
+                end()
+                with pytest.raises(LockLost):
+                    ask()
