@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import curves, svg, timeline
+from loadtest.charts.buyers import buyers
 from loadtest.load import report
 from loadtest.load.plan import Plan
 
@@ -100,6 +101,17 @@ def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _buyers(result: Report) -> list[tuple[str, dict[str, Any]]]:
+    """Return the buyers of each guard's worst run as signs, of two guards at most."""
+    guards = report.by_guard(result["runs"])
+    number = dict.fromkeys(("buyers", "served"), result["settings"]["buyers"])
+    return [
+        (report.title(group[0]["backend"], name), buyers({**report.worst(group), **number}))
+        for name, group in guards
+        if len(guards) <= 2 and any(run["verdict"] != "not-run" for run in group)
+    ]
+
+
 def shown(result: Report) -> dict[str, Any]:
     """Return the template context of a report; a long table shows each guard's worst run only."""
     runs = result["runs"]
@@ -108,6 +120,7 @@ def shown(result: Report) -> dict[str, Any]:
     return {
         "sentence": report.headline(runs),
         "surprises": report.surprises(runs)[:LISTED],
+        "buyers": _buyers(result),
         "why": _why(runs),
         **charts(runs),
         "lines": [{**run, "words": report.words(run)} for run in listed],

@@ -65,7 +65,7 @@ def headline(runs: Sequence[Run]) -> str:
 
 def so_far(run: Run) -> str:
     """Return "Without a lock: 61 sold of 50 in stock." for a run under way."""
-    values = {**run, "guard": _title(run["backend"], run["backend"])}
+    values = {**run, "guard": title(run["backend"], run["backend"])}
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
 
 
@@ -122,7 +122,8 @@ def worst(runs: Iterable[Run]) -> Run:
     return max(runs, key=lambda run: int(run["oversold"]))
 
 
-def _title(backend: str, name: str) -> str:
+def title(backend: str, name: str) -> str:
+    """Return "Without a lock" or "With Redis", with what follows the backend in the name."""
     if backend == "none":
         return _("Without a lock") + name.removeprefix("none")
     return _("With %(lock)s") % {"lock": TITLES.get(name, name)}
@@ -131,7 +132,7 @@ def _title(backend: str, name: str) -> str:
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
     sold = sorted(run["sold"] for run in runs)
     values: dict[str, object] = {"stock": runs[0]["stock"], "runs": len(runs), "guard": name}
-    values["guard"] = _title(runs[0]["backend"], name)
+    values["guard"] = title(runs[0]["backend"], name)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:
             return _("%(guard)s: exactly %(stock)s.") % values

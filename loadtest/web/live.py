@@ -1,16 +1,12 @@
 """The part of a running load test's page that is replaced four times a second."""
 
-from math import ceil
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from loadtest.charts import curves
+from loadtest.charts.buyers import buyers
 from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
 from loadtest.models import LabRun
-
-MOST_SIGNS = 200
 
 
 def context(run: LabRun) -> dict[str, Any]:
@@ -45,19 +41,3 @@ def offered(run: LabRun) -> list[str]:
         return []
     store = run.plan["store"]
     return [name for name, fault in FAULTS.items() if fault.applies(now["backend"], store)]
-
-
-def buyers(run: dict[str, Any]) -> dict[str, Any]:
-    """Return words, number and signs of each state of a buyer, and the buyers of a sign."""
-    per_sign = ceil(run["buyers"] / MOST_SIGNS)
-    states, end = [], 0
-    for name, words, sign, count in (
-        ("bought", _("bought"), "●", run["sold"] - run["oversold"]),
-        ("over", _("bought beyond the stock"), "▲", run["oversold"]),
-        ("refused", _("refused"), "✕", max(0, run["served"] - run["sold"])),
-        ("waiting", _("waiting"), "○", run["buyers"] - max(run["served"], run["sold"])),
-    ):
-        begin, end = end, end + count
-        signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
-        states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
-    return {"states": states, "per_sign": per_sign}

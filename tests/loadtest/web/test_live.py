@@ -13,9 +13,10 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
+from loadtest.charts.buyers import buyers as buyers_as_signs
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
-from loadtest.web import live, runs, tasks
+from loadtest.web import runs, tasks
 from shop.models import User
 
 PLAN = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
@@ -89,7 +90,7 @@ def test_overselling_is_announced_once(client: Client, running: LabRun) -> None:
 def test_each_sign_is_one_buyer_or_several(
     buyers: int, sold: int, served: int, signs: list[int]
 ) -> None:
-    found = live.buyers(moment(sold, served, buyers=buyers)["run"])
+    found = buyers_as_signs(moment(sold, served, buyers=buyers)["run"])
     assert [len(state["signs"]) for state in found["states"]] == signs
     assert [state["signs"][:1] or state["sign"] for state in found["states"]] == list("●▲✕○")
     assert sum(state["count"] for state in found["states"]) == buyers

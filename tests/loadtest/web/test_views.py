@@ -186,6 +186,8 @@ def test_oversold_run_explains_its_first_lost_update(client, finished):
     assert lost["units"] == control["sold"] > lost["counted"]
     assert locked["lost_updates"] is None
     assert page.count('class="source"') == 2
+    assert page.count('<p class="buyers"') == 2
+    assert f"bought beyond the stock: {control['oversold']}</li>" in page
     assert "WRITE = &quot;UPDATE inventory_stock SET quantity = %s" in page
     assert "data-player" in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")

@@ -1,0 +1,24 @@
+"""The buyers of one run as signs, a sign for each buyer or for several."""
+
+from math import ceil
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+MOST_SIGNS = 200
+
+
+def buyers(run: dict[str, Any]) -> dict[str, Any]:
+    """Return words, number and signs of each state of a buyer, and the buyers of a sign."""
+    per_sign = ceil(run["buyers"] / MOST_SIGNS)
+    states, end = [], 0
+    for name, words, sign, count in (
+        ("bought", _("bought"), "●", run["sold"] - run["oversold"]),
+        ("over", _("bought beyond the stock"), "▲", run["oversold"]),
+        ("refused", _("refused"), "✕", max(0, run["served"] - run["sold"])),
+        ("waiting", _("waiting"), "○", run["buyers"] - max(run["served"], run["sold"])),
+    ):
+        begin, end = end, end + count
+        signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
+        states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
+    return {"states": states, "per_sign": per_sign}
