@@ -4,7 +4,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('shop', '0016_lock_of_orders'),
+        ('shop', '0015_unpaid_limit_and_lock_of_orders'),
     ]
 
     operations = [
