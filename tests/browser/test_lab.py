@@ -109,7 +109,7 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     page.goto("/lab/")
     page.get_by_label("none", exact=True).uncheck()
     page.get_by_label("Buyers").fill("400")
-    page.get_by_label("Stock").fill("300")
+    page.get_by_label("Stock", exact=True).fill("300")
     page.get_by_role("button", name="Run load test").click()
     pause = page.get_by_role("button", name="Pause the holder")
     pause.click(timeout=60_000)

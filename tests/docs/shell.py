@@ -53,6 +53,8 @@ def _check_command(words: list[str]) -> None:
         case "gunicorn", options:
             gunicorn = Path(sys.executable).with_name("gunicorn")
             _succeeds([str(gunicorn), *options, "--check-config"])
+        case "docker", ["compose", "--profile", _, verb, *arguments]:
+            _compose(verb, arguments)
         case "docker", ["compose", verb, *arguments]:
             _compose(verb, arguments)
         case "helm", ["install", *arguments]:

@@ -46,8 +46,12 @@ class ScriptedBackend(MemoryBackend):
 
     @property
     def tokens(self) -> int:
-        """The last token that was granted."""
+        """The last token that was granted; a test may set it."""
         return self.server.last_token
+
+    @tokens.setter
+    def tokens(self, last: int) -> None:
+        self.server.last_token = last
 
     def then(self, call: str, *steps: Callable[[], object]) -> None:
         """Run `steps` before the next calls of `call`; a step may raise."""

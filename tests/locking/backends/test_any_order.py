@@ -208,6 +208,8 @@ def store(
         yield rows, end
 
 
+# Threads of other tests' clients may draw a random pause while a rule is chosen.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module")
 def test_any_order_of_calls(store: tuple[Backend, Callable[[str], object]]) -> None:
     backend, end = store
     fields = {"backend": backend, "end_grant": staticmethod(end)}

@@ -77,6 +77,7 @@ def test_metrics_show_the_last_audit_of_any_process(client, monkeypatch) -> None
     sale = a_sale(stock=5)
     Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
     alerts.audit_stock()
+    assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
     with monkeypatch.context() as silent:
         silent.setattr(alerts, "cache", SimpleNamespace(get=Mock(side_effect=RedisError)))
         assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
