@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from devservers import HOST, MariaDb
+from tools.containers import containers
 from tools.stack import StackError, interpolate
 
 ROOT = Path(__file__).parent.parent
@@ -95,6 +96,21 @@ def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) 
     for name, service in services.items():
         if service.get("image", "").startswith("redis:"):
             assert service["command"][1:3] == ["--requirepass", "${REDIS_PASSWORD}"], name
+
+
+def test_each_image_has_a_stand_in(services: dict[str, dict[str, Any]]) -> None:
+    """The profile `monitoring` has none: Debian lacks Grafana."""
+    images = {
+        service["image"]
+        for service in services.values()
+        if service.get("profiles") != ["monitoring"] and "build" not in service
+    }
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert {f"docker.io/library/{name}" for name in images | {*bases}} == {
+        *containers.IMAGES.values()
+    }
+    for name in containers.IMAGES:
+        assert (containers.HERE / f"{name}.Containerfile").is_file()
 
 
 def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:

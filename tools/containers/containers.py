@@ -61,8 +61,9 @@ def install() -> None:
     if wanted:
         say(f"Installing Debian packages: {' '.join(wanted)} ...")
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        run("apt-get", "update", "-q")
         run("apt-get", "install", "-y", "-q", "--no-install-recommends", *wanted)
-    if "localhost/debian" not in run("podman", "images", "--format", "{{.Repository}}"):
+    if "localhost/debian" not in run("podman", "images", "--format", "{{.Repository}}").split():
         say("Making an image of Debian ...")
         with tempfile.TemporaryDirectory() as folder:
             tar = Path(folder, "debian.tar")
