@@ -107,11 +107,10 @@ class Containers:
         return int(self.services[name].get("deploy", {}).get("replicas", 1))
 
     def compose(self, *command: str) -> str:
-        program = Path(sys.executable).with_name("podman-compose")
         profiles = [
             f"--profile={name}" for name in os.environ["COMPOSE_PROFILES"].split(",") if name
         ]
-        return run(program, "-p", self.project, *profiles, *command)
+        return run(sys.executable, "-m", "podman_compose", "-p", self.project, *profiles, *command)
 
     def names(self, service: str = "") -> list[str]:
         """Return the names of the running containers, of one service or of all."""
