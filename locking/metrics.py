@@ -7,7 +7,6 @@ whole name is never a label. After `MAX_KINDS` namespaces, further ones are coun
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from functools import lru_cache
 from typing import Any
 
@@ -46,8 +45,6 @@ LOOKUPS = Counter(
 )
 BUILD = Histogram("locking_build_seconds", "Builds of a cached value", ["kind"], buckets=BUCKETS)
 JOBS = Counter("locking_job_runs_total", "Runs of run_once tasks", ["task", "outcome"])
-
-Totals = dict[str, dict[tuple[str, ...], float]]
 
 kinds: set[str] = set()
 """The namespaces that have a label of their own."""
@@ -119,27 +116,6 @@ def built(key: str, seconds: float) -> None:
     """Count a build that succeeded, and its duration."""
     lookup(key, "rebuild")
     BUILD.labels(kind_of(key)).observe(seconds)
-
-
-def totals() -> Totals:
-    """Return all samples by metric name, then by label values in the order of the labels' names.
-
-    Reads the files of every process, which is too slow for every request.
-    """
-    found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for metric in registry().collect():
-        for sample in metric.samples:
-            labels = tuple(value for _, value in sorted(sample.labels.items()))
-            found[sample.name][labels] = sample.value
-    return found
-
-
-def lookups(of: Totals) -> dict[str, dict[str, int]]:
-    """Return the counts of `lookup` by kind and outcome."""
-    counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for (kind, outcome), value in of.get("locking_single_flight_total", {}).items():
-        counts[kind][outcome] = int(value)
-    return dict(sorted(counts.items()))
 
 
 def job(task: str, outcome: str) -> None:
