@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack containers test test-library matrix faults verify lint audit peers lock screenshots clean
+.PHONY: help demo stack containers check test test-library matrix faults verify lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -26,6 +26,11 @@ stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs
 containers: ## run docker-compose.yml in podman, as root on Debian, with images made of Debian's packages; PORT=8000
 	@$(SETUP) --install tools/setup.py test
 	@exec $(BIN)/python tools/containers/containers.py $(ARGS)
+
+check: lint ## lint, and run the tests of the modules that changed since the last commit; SINCE=main
+	@{ git diff --name-only --diff-filter=d $${SINCE:-HEAD}; git ls-files --others --exclude-standard; } \
+		| sed -E 's#^(\w+/)?(.*/)?(\w+)\.py$$#& tests/\1\2test_\3.py#' | tr ' ' '\n' | grep -E '^tests/.*test_\w+\.py$$' | sort -u \
+		| xargs -r ls -d 2>/dev/null | xargs $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" tests/test_imports.py tests/test_layout.py
 
 test: ## install the tests' requirements and run all tests on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test
