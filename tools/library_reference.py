@@ -71,7 +71,7 @@ def row(of: Any, name: str) -> tuple[str, str]:
 
 
 def names() -> str:
-    """Return a section for each public name."""
+    """Return a section for each public name, with the first paragraph of its docstring."""
     text = ""
     for title, (path, members) in NAMES.items():
         of = import_string(f"locking.{path}")
@@ -79,7 +79,8 @@ def names() -> str:
         call = f"`{title}{signature(of)}`\n\n" if is_called else ""
         if title in HOMES:
             call = f"`from locking.{HOMES[title]} import {title}`\n\n{call}"
-        text += f"### {title}\n\n{call}{inspect.getdoc(of)}\n\n"
+        about, *_details = (inspect.getdoc(of) or "").split("\n\n")
+        text += f"### {title}\n\n{call}{about}\n\n"
         if rows := [row(of, name) for name in members.split()]:
             text += marked.table(["name", "meaning"], rows) + "\n"
     return text

@@ -45,8 +45,8 @@ def test_every_public_name_is_described() -> None:
     assert missing == []
 
 
-def test_page_about_peers_quotes_the_measurements() -> None:
-    page = (ROOT / "docs/library/when-to-choose-a-peer.md").read_text()
+def test_page_on_which_lock_quotes_the_measurements() -> None:
+    page = (ROOT / "docs/library/choose-a-lock.md").read_text()
     measured = (ROOT / "docs/measurements/locks.md").read_text()
     for lock in (r"\*\*redis\*\*", "redis-py Lock"):
         found = re.search(rf"^\| {lock} \| \d+ \| ([\d.]+) \| (\d+)", measured, re.M)
