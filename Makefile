@@ -40,7 +40,7 @@ test: ## install the tests' requirements and run all tests on private real serve
 test-library: ## test the library's wheel without shop and lab; PYTHON=python3 DJANGO=5.2 ARGS="-k redis"
 	@$(SETUP) tools/library.py test $(DJANGO) $(ARGS)
 
-matrix: ## test the wheel with each of PYTHONS="python3.11 ..." and Django; write docs/library/versions.md
+matrix: ## test the wheel with each of PYTHONS="python3.11 ..." and every Django, and print a table
 	@$(SETUP) tools/library.py matrix $(PYTHONS)
 
 faults: ## run the fault suite, print its rows and write var/faults-*.json; SEED=42 ROUNDS=3 repeat it

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,6 @@ from tools.library_reference import NAMES, PAGE, PARTS
 GENERATED = [
     *((PAGE, part, make) for part, make in PARTS.items()),
     (lock_table.PAGE, lock_table.PART, lock_table.markdown),
-    *(
-        (ROOT / name, lock_table.SUMMARY, partial(lock_table.summary, words))
-        for name, words in lock_table.READMES.items()
-    ),
 ]
 
 
