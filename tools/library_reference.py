@@ -73,15 +73,10 @@ def options() -> str:
 
 
 def errors() -> str:
-    """Return a table of the errors, each with an anchor."""
+    """Return a table of the errors."""
     found = [one for one in vars(exceptions).values() if hasattr(one, "__cause__")][1:]
-    rows = [(anchor(one.__name__), plain(one.__doc__)) for one in found]
+    rows = [(f"`{one.__name__}`", plain(one.__doc__)) for one in found]
     return marked.table(["error", "meaning"], rows)
-
-
-def anchor(name: str) -> str:
-    """Return a name with the anchor that links and hints name."""
-    return f'<a id="{name.lower().replace(".", "-")}"></a>`{name}`'
 
 
 PARTS = {"names": names, "options": options, "errors": errors}

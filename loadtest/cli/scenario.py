@@ -108,7 +108,7 @@ class ScenarioCommand(Command):
     def markdown(self, report: Row) -> str:
         """Return a table of the scenarios and their repairs."""
         shown = (SCENARIOS[result["name"]] for result in report["scenarios"])
-        rows = [(f"`{one.name}`", str(one.repair)) for one in shown]
+        rows = [(f"`{one.name}`", str(one.repair).partition(". ")[0].rstrip(".")) for one in shown]
         return marked.table(("scenario", "repaired by"), rows)
 
 

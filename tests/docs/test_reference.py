@@ -24,16 +24,6 @@ def test_generated_part_is_current(page: Path, part: str, make: Callable[[], str
     assert page.read_text() == before + make() + after, "run its generator: see CONTRIBUTING.md"
 
 
-def test_every_check_and_error_has_an_anchor() -> None:
-    sources = "".join(file.read_text() for file in (ROOT / "locking").rglob("*.py"))
-    anchors = set(re.findall(r'<a id="([^"]+)">', PAGE.read_text()))
-    numbers = set(re.findall(r'"(?:locking\.)?([EW]0\d\d)"', sources))
-    assert len(numbers) > 20
-    assert {f"locking-{number.lower()}" for number in numbers} <= anchors
-    errors = [name for name in locking.__all__ if name.startswith(("Lock", "Key", "Idem"))]
-    assert {name.lower() for name in errors} - {"lock"} <= anchors
-
-
 def test_every_public_name_is_described() -> None:
     text = PAGE.read_text()
     missing = [name for name in locking.__all__ if f"`{name}`" not in text and name not in NAMES]
