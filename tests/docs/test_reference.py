@@ -7,14 +7,23 @@ from pathlib import Path
 import pytest
 
 import locking
+from loadtest.cli import scenario
 from loadtest.kernel import marked
+from loadtest.scenarios import export
 from tests.docs.pages import ROOT
 from tools import lock_table
 from tools.library_reference import NAMES, PAGE, PARTS
 
+
+def scenarios() -> str:
+    """Return the table of `lab scenario all --write`."""
+    return scenario.COMMAND.markdown(export.recorded())
+
+
 GENERATED = [
     *((PAGE, part, make) for part, make in PARTS.items()),
     (lock_table.PAGE, lock_table.PART, lock_table.markdown),
+    (ROOT / "docs/reference/lab.md", scenario.COMMAND.part, scenarios),
 ]
 
 
