@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "run": "loadtest.load.runner",
     "bench": "loadtest.bench.locks.runner",
     "journey": "loadtest.bench.journey.runner",
+    "survival": "loadtest.bench.survival.runner",
     "purchase": "loadtest.bench.purchase.runner",
     "scenario": "loadtest.scenarios.runner",
     "recovery": "loadtest.resilience.recovery",

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import LockTimeout
 from redis import Redis
 
@@ -40,7 +40,9 @@ def _or_false(
 
 def _redis_lock(sleep: float, name: str, ttl: float) -> Handle:
     lock = Redis.from_url(settings.REDIS_URL).lock(name, timeout=ttl, sleep=sleep)
-    return Handle(lambda wait: lock.acquire(blocking_timeout=wait), lock.release)
+    return Handle(
+        lambda wait: lock.acquire(blocking_timeout=wait), lock.release, is_owned=lock.owned
+    )
 
 
 system("redis-py Lock", "redis", "peer")(partial(_redis_lock, 0.1))
@@ -48,48 +50,76 @@ system("redis-py Lock, 1 ms sleep", "redis", "peer")(partial(_redis_lock, 0.001)
 
 
 @system("python-redis-lock", "redis", "peer", needs="redis_lock")
-def _python_redis_lock(name: str, ttl: float) -> Handle:
+def python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
+    """Open a lock of python-redis-lock."""
     client = Redis.from_url(settings.REDIS_URL)
     expire = math.ceil(ttl)
-    lock = _import("redis_lock").Lock(client, name, expire=expire)
+    lock = _import("redis_lock").Lock(client, name, expire=expire, **options)
     # It refuses a timeout beyond the ttl, and without one it waits forever.
     return Handle(lambda wait: lock.acquire(timeout=wait if wait <= expire else None), lock.release)
 
 
 @system("portalocker RedisLock", "redis", "peer", needs="portalocker")
-def _portalocker(name: str, ttl: float) -> Handle:
+def portalocker(name: str, ttl: float, **options: Any) -> Handle:
+    """Open a lock of portalocker, which has no ttl."""
     library = _import("portalocker")
-    lock = library.RedisLock(name, connection=Redis.from_url(settings.REDIS_URL))
+    lock = library.RedisLock(name, connection=Redis.from_url(settings.REDIS_URL), **options)
     acquire = _or_false(lambda wait: lock.acquire(timeout=wait), library.LockException)
-    return Handle(acquire, lock.release)
+    return Handle(acquire, lock.release, lambda: lock.fence_token, lambda: lock.lost)
 
 
-def _tooz(url: str, name: str) -> Handle:
+def _tooz(url: str, name: str, *, start_heart: bool = False) -> Handle:
     member = f"{os.getpid()}-{threading.get_ident()}".encode()
     coordinator = _import("tooz.coordination").get_coordinator(url, member)
-    coordinator.start()
+    coordinator.start(start_heart=start_heart)
     lock = coordinator.get_lock(name.encode())
     return Handle(_or_false(lambda wait: lock.acquire(blocking=wait)), lock.release)
 
 
 @system("tooz on Redis", "redis", "peer", needs="tooz")
-def _tooz_redis(name: str, ttl: float) -> Handle:
-    return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name)
+def tooz_redis(name: str, ttl: float, **options: Any) -> Handle:
+    """Open a lock of tooz on Redis."""
+    return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name, **options)
+
+
+@system("django-redis", "redis", "peer", needs="django_redis")
+def _django_redis(name: str, ttl: float) -> Handle:
+    lock = _import("django_redis.cache").RedisCache(settings.REDIS_URL, {}).lock(name, timeout=ttl)
+    return Handle(
+        lambda wait: lock.acquire(blocking_timeout=wait), lock.release, is_owned=lock.owned
+    )
+
+
+@system("sherlock", "redis", "peer", needs="sherlock")
+def _sherlock(name: str, ttl: float) -> Handle:
+    library = _import("sherlock")
+    client = Redis.from_url(settings.REDIS_URL)
+    lock = library.RedisLock(name, client=client, expire=math.ceil(ttl))
+
+    def acquire(wait: float) -> object:
+        lock.timeout = wait
+        return lock.acquire()
+
+    return Handle(_or_false(acquire, library.LockTimeoutException), lock.release)
 
 
 @system("pottery", "redlock", "peer", needs="pottery")
 def _pottery(name: str, ttl: float) -> Handle:
     masters = {Redis.from_url(url) for url in settings.REDLOCK_URLS}
     lock = _import("pottery").Redlock(key=name, masters=masters, auto_release_time=ttl)
-    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release, is_owned=lock.locked)
 
 
 @system("kazoo Lock", "zookeeper", "peer", session=ZOOKEEPER_SESSION)
-def _kazoo(name: str, ttl: float) -> Handle:
-    client = KazooClient(settings.ZOOKEEPER_HOSTS, timeout=ZOOKEEPER_SESSION)
+def kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
+    """Open a lock of kazoo, with the listener that its documentation recommends."""
+    client = KazooClient(settings.ZOOKEEPER_HOSTS, timeout=session)
     client.start()
+    seen: list[str] = []
+    client.add_listener(seen.append)
     lock = client.Lock(f"/kazoo/{name}")
-    return Handle(_or_false(lambda wait: lock.acquire(timeout=wait)), lock.release)
+    acquire = _or_false(lambda wait: lock.acquire(timeout=wait))
+    return Handle(acquire, lock.release, is_lost=lambda: KazooState.LOST in seen)
 
 
 @system("tooz on ZooKeeper", "zookeeper", "peer", needs="tooz", session=ZOOKEEPER_SESSION)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from locking import locks
 from locking.backends.zookeeper.backend import ZooKeeperBackend
+from locking.lease import Lease
 
 Role = Literal["floor", "ours", "peer"]
 Family = Literal["redis", "redlock", "zookeeper", "mysql", "postgresql"]
@@ -23,6 +24,12 @@ class Handle:
 
     acquire: Callable[[float], object]
     release: Callable[[], object]
+    token: Callable[[], int | None] = lambda: None
+    """Return the fencing token of the last grant, if the library gives one."""
+    is_lost: Callable[[], bool] | None = None
+    """Return True if the library has told its holder of the loss: in a flag or a callback."""
+    is_owned: Callable[[], object] | None = None
+    """Ask the library, as its documentation says, if the caller still holds the lock."""
 
 
 Opener = Callable[[str, float], Handle]
@@ -64,7 +71,19 @@ def system(name: str, family: Family, role: Role, **options: Any) -> Callable[[O
 def _open(alias: str, is_writer: bool, name: str, ttl: float) -> Handle:
     locked = locks[alias]
     lock = locked.read_write(name).write(ttl=ttl) if is_writer else locked.lock(name, ttl=ttl)
-    return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
+    leases: list[Lease] = []
+
+    def acquire(wait: float) -> bool:
+        leases[:] = [lease] if lock.acquire(timeout=wait) and (lease := lock.lease) else []
+        return bool(leases)
+
+    return Handle(
+        acquire,
+        lock.release,
+        lambda: leases[0].token,
+        lambda: leases[0].lost,
+        lock.owned,
+    )
 
 
 OURS: dict[str, tuple[Family, float | None]] = {

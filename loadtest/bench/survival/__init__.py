@@ -1,0 +1,1 @@
+"""Faults of holders, stores and replies, and which Python lock survives them."""
