@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import threading
@@ -29,6 +30,9 @@ class Proxy:
     commit_delay = 0.0
     """Seconds by which the next COMMIT of SQL is delayed, once."""
     late_commits = 0
+    losing: re.Pattern[bytes] | None = None
+    """The next request that matches is forwarded, but its reply is lost, with the connection."""
+    lost_replies = 0
 
     def __init__(
         self,
@@ -43,7 +47,7 @@ class Proxy:
         self._requests, self._replies = threading.Event(), threading.Event()
         self.resume()
         self._open: list[socket.socket] = []
-        self._is_refusing = False
+        self._is_refusing = self._is_reply_due = False
         self._listener = socket.create_server(listen)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{listen[0]}:{self.port}"
@@ -174,9 +178,16 @@ class Proxy:
             delay, self.commit_delay = self.commit_delay, 0.0
             self.late_commits += 1
             time.sleep(delay)
+        if self.losing and self.losing.search(data):
+            self.losing, self._is_reply_due = None, True
         sink.sendall(data)
 
     def _send_reply(self, sink: socket.socket, data: bytes) -> None:
+        if self._is_reply_due:
+            self._is_reply_due = False
+            self.lost_replies += 1
+            injected_faults["Proxy reply lost"] += 1
+            raise ConnectionResetError  # both ends are closed
         with contextlib.suppress(OSError):  # a reply to a client that has gone
             sink.sendall(data)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from locking import locks
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -34,6 +34,7 @@ class Handle:
 
 Opener = Callable[[str, float], Handle]
 """The arguments are the name of the lock and its ttl in seconds."""
+AnyOpener = TypeVar("AnyOpener", bound=Opener)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,12 @@ class System:
 SYSTEMS: list[System] = []
 
 
-def system(name: str, family: Family, role: Role, **options: Any) -> Callable[[Opener], Opener]:
+def system(
+    name: str, family: Family, role: Role, **options: Any
+) -> Callable[[AnyOpener], AnyOpener]:
     """Register the decorated opener; `options` are further fields of System."""
 
-    def register(opener: Opener) -> Opener:
+    def register(opener: AnyOpener) -> AnyOpener:
         SYSTEMS.append(System(name=name, family=family, role=role, open=opener, **options))
         return opener
 

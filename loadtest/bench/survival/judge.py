@@ -7,120 +7,112 @@ from loadtest.bench.survival.libraries import LEASE
 from loadtest.kernel.history import SECOND, Event
 from loadtest.kernel.holds import Hold, holds, overlaps
 
+Events = Sequence[Event]
+
 
 class Verdict(NamedTuple):
-    """What happened in a run: a text with a place for the value, and a good end or not."""
+    """What happened in a run: a text with places for figures, and a good end or not."""
 
     text: str
     survived: bool
-    values: tuple[float, ...] = ()
+    figures: Sequence[float] = ()
 
 
-def _first(events: Sequence[Event], do: str, actor: str = "", type: str = "") -> Event | None:
+def _first(events: Events, do: str, actor: str = "", *types: str) -> Event | None:
     found = (e for e in events if e["do"] == do and actor in ("", e["actor"]))
-    return next((event for event in found if type in ("", event.get("type"))), None)
+    return next((event for event in found if not types or event.get("type") in types), None)
 
 
-def _hold_of(grants: Sequence[Hold], actor: str) -> Hold | None:
-    return next((hold for hold in grants if hold.actor == actor), None)
+def _grant(events: Events, actor: str) -> Hold | None:
+    return next((hold for hold in holds(events) if hold.actor == actor), None)
 
 
-def _noticed(events: Sequence[Event], actor: str = "A") -> str:
-    """Return how the holder learned that it had lost the lock."""
-    if _first(events, "lost", actor):
-        return "told"
-    asked = _first(events, "asked", actor)
-    if asked and asked.get("type") != "ok":
-        return "told if it asks"
-    for how in ("fail", "unknown"):
-        if _first(events, "release", actor, how):
-            return "told at its release"
-    return "never told"
+def _two_holders(events: Events) -> float:
+    """Return the seconds for which two processes acted as the holder."""
+    both = overlaps(holds(events), "believed")
+    return max((length for _, _, length in both), default=0) / SECOND
 
 
-def _late_write(events: Sequence[Event]) -> tuple[str, bool]:
-    write = _first(events, "write", "A")
-    is_refused = write is not None and write.get("type") == "fail"
-    what = "refused by its token" if is_refused else "accepted"
-    return f"{what}; {_noticed(events)}", is_refused
+def _late_write(events: Events) -> Verdict:
+    """Return the fate of A's write, and how A learned that it had lost the lock."""
+    refused = _first(events, "write", "A", "fail") is not None
+    noticed = "never told"
+    if _first(events, "lost", "A"):
+        noticed = "told"
+    elif _first(events, "asked", "A", "fail", "unknown"):
+        noticed = "told if it asks"
+    elif _first(events, "release", "A", "fail", "unknown"):
+        noticed = "told at its release"
+    return Verdict(f"write {'refused' if refused else 'accepted'}, {noticed}", refused)
 
 
-def next_after_kill(events: Sequence[Event]) -> Verdict:
+def next_after_kill(events: Events) -> Verdict:
     """Judge how long a killed holder blocks the next."""
-    fault, after = _first(events, "fault"), _hold_of(holds(events), "B")
+    fault, after = _first(events, "fault"), _grant(events, "B")
     if fault is None or after is None:
         return Verdict("never", survived=False)
-    return Verdict("after {} s", True, ((after.begin - fault["t"]) / SECOND,))
+    return Verdict("after {} s", True, [(after.begin - fault["t"]) / SECOND])
 
 
-def late_write(events: Sequence[Event]) -> Verdict:
+def pause(events: Events) -> Verdict:
     """Judge the write of a holder that was paused past its lease."""
-    if not overlaps(holds(events), "believed"):
-        return Verdict("stays the holder", survived=True)
-    return Verdict(*_late_write(events))
+    return _late_write(events) if _two_holders(events) else Verdict("stays the holder", True)
 
 
-def long_work(events: Sequence[Event]) -> Verdict:
+def long_work(events: Events) -> Verdict:
     """Judge the exclusion while a holder works longer than its lease."""
-    both = overlaps(holds(events), "believed")
-    if not both:
-        return Verdict("one holder", survived=True)
-    return Verdict("two holders for {} s", False, (both[0][2] / SECOND,))
+    if seconds := _two_holders(events):
+        return Verdict("two holders for {} s", False, [seconds])
+    return Verdict("one holder", survived=True)
 
 
-def late_release(events: Sequence[Event]) -> Verdict:
+def late_release(events: Events) -> Verdict:
     """Judge the release of a holder that has a successor."""
-    if _first(events, "released late") is None:
+    second, third = _grant(events, "B"), _grant(events, "C")
+    if second is None or _first(events, "released late") is None:
         return Verdict("no successor", survived=True)
-    grants = holds(events)
-    second, third = _hold_of(grants, "B"), _hold_of(grants, "C")
-    if second is None or third is None or third.begin > second.believed:
+    if third is None or third.begin > second.believed:
         return Verdict("keeps it", survived=True)
     if third.begin - second.begin > LEASE * SECOND:
         return Verdict("too slow to tell", survived=False)
-    return Verdict("deletes it", survived=False)
+    return Verdict("loses it", survived=False)
 
 
-def after_restart(events: Sequence[Event]) -> Verdict:
+def after_restart(events: Events) -> Verdict:
     """Judge the exclusion after the store was killed and started."""
-    if not overlaps(holds(events), "believed"):
+    if not _two_holders(events):
         return Verdict("one holder", survived=True)
-    text, is_refused = _late_write(events)
-    return Verdict(f"two holders; late write {text}", is_refused)
+    write = _late_write(events)
+    return write._replace(text=f"two holders, {write.text}")
 
 
-def order(events: Sequence[Event]) -> Verdict:
-    """Judge the order in which waiters are served, and what that costs."""
-    waiters = [hold for hold in holds(events) if hold.owner.startswith("waiter")]
+def order(events: Events) -> Verdict:
+    """Judge the order in which waiters are served, and the requests to the store per grant."""
+    served = [
+        int(hold.owner.split()[1]) for hold in holds(events) if hold.owner.startswith("waiter")
+    ]
     asked = {e["owner"] for e in events if e["do"] == "acquire" and e["owner"] != "A"}
-    unserved = len(asked) - len(waiters)
-    served = [int(hold.owner.split()[1]) for hold in waiters]
     overtaken = sum(max(served[:at], default=-1) > one for at, one in enumerate(served))
-    requests = _first(events, "requests")
-    assert requests is not None
-    cost = requests["commands"] / max(1, len(waiters))
-    if unserved:
-        return Verdict("{} unserved, {} overtaken; {} a grant", False, (unserved, overtaken, cost))
-    if overtaken:
-        return Verdict("{} overtaken; {} a grant", False, (overtaken, cost))
-    return Verdict("kept; {} a grant", True, (cost,))
+    requests = _first(events, "requests") or {"commands": 0}
+    counts = {"unserved": len(asked) - len(served), "overtaken": overtaken}
+    text = ", ".join(f"{{}} {name}" for name, count in counts.items() if count) or "in order"
+    figures = [*filter(None, counts.values()), requests["commands"] / max(1, len(served))]
+    return Verdict(f"{text}; {{}} requests", not any(counts.values()), figures)
 
 
-def lost_reply(events: Sequence[Event]) -> Verdict:
+def lost_reply(events: Events) -> Verdict:
     """Judge the lock after the reply to its acquisition was lost."""
-    grants = holds(events)
-    far, other = _hold_of(grants, "F"), _hold_of(grants, "B")
-    asked = _first(events, "acquire", "F")
-    if far is not None:
+    other, asked = _grant(events, "B"), _first(events, "acquire", "F")
+    if _grant(events, "F"):
         return Verdict("granted all the same", survived=True)
     if other is None or asked is None:
-        return Verdict("never free", survived=False)
-    return Verdict("not granted; free after {} s", True, ((other.begin - asked["t"]) / SECOND,))
+        return Verdict("refused, never free", survived=False)
+    return Verdict("refused, free after {} s", True, [(other.begin - asked["t"]) / SECOND])
 
 
-JUDGES: dict[str, Callable[[Sequence[Event]], Verdict]] = {
+JUDGES: dict[str, Callable[[Events], Verdict]] = {
     "kill": next_after_kill,
-    "pause": late_write,
+    "pause": pause,
     "work": long_work,
     "late-release": late_release,
     "restart": after_restart,
@@ -130,19 +122,14 @@ JUDGES: dict[str, Callable[[Sequence[Event]], Verdict]] = {
 
 
 def agreed(verdicts: Sequence[Verdict]) -> str:
-    """Return the text of a cell: one verdict with the spread of its values, or all of them."""
-    by_text: dict[str, list[Verdict]] = {}
+    """Return the text of a cell: one verdict with the spread of its figures, or all of them."""
+    by_text: dict[str, list[Sequence[float]]] = {}
     for one in verdicts:
-        by_text.setdefault(one.text, []).append(one)
+        by_text.setdefault(one.text, []).append(one.figures)
     found = []
     for text, same in by_text.items():
-        columns = zip(*(one.values for one in same), strict=True)
-        shown = map(_spread, columns)
+        spreads = ({round(min(column)), round(max(column))} for column in zip(*same, strict=True))
+        shown = ["-".join(map(str, sorted(spread))) for spread in spreads]
         times = f" ({len(same)} of {len(verdicts)})" if len(by_text) > 1 else ""
         found.append(text.format(*shown) + times)
-    return ", ".join(found)
-
-
-def _spread(values: Sequence[float]) -> str:
-    least, most = round(min(values)), round(max(values))
-    return str(least) if least == most else f"{least}-{most}"
+    return "; ".join(found)

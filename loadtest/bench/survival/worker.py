@@ -3,19 +3,21 @@
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
 from devservers.faults.waiting import FaultFailed, until
+from loadtest.bench.locks.systems import Handle
 from loadtest.bench.survival.libraries import LEASE, LIBRARIES
 from loadtest.kernel.history import Recorder
 
 NOTICE = 1.0
 """Seconds in which a holder may learn of its loss by itself."""
 QUEUE_LEASE = 60.0
+DONE = {"ok": True}
 
 
 class Resource:
@@ -23,121 +25,98 @@ class Resource:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "resource.sqlite3"
-        with closing(sqlite3.connect(self._file, timeout=10)) as database, database:
-            database.execute("CREATE TABLE IF NOT EXISTS resource (token INTEGER)")
-            database.execute(
-                "INSERT INTO resource SELECT 0 WHERE NOT EXISTS (SELECT * FROM resource)"
-            )
+        self._execute("CREATE TABLE IF NOT EXISTS resource (token INTEGER)")
+        self._execute("INSERT INTO resource SELECT 0 WHERE NOT EXISTS (SELECT * FROM resource)")
 
     def write(self, token: int | None) -> bool:
         """Write; without a token there is nothing to compare, so the write is accepted."""
-        sql = "UPDATE resource SET token = max(token, :token) WHERE token <= :token"
+        sql = "UPDATE resource SET token = max(token, ?1) WHERE token <= ?1"
+        return token is None or self._execute(sql, token) == 1
+
+    def _execute(self, sql: str, *values: int) -> int:
         with closing(sqlite3.connect(self._file, timeout=10)) as database, database:
-            return token is None or database.execute(sql, {"token": token}).rowcount == 1
+            return database.execute(sql, values).rowcount
 
 
 class Commands:
     """The child's side of `WorkerProcess`: a method for each request."""
 
     ERRORS = (Exception,)
-
-    def __init__(self) -> None:
-        self.recorder: Recorder | None = None
-        if "zookeeper" in settings.LOCKS:
-            settings.LOCKS["zookeeper"]["SESSION_TIMEOUT"] = LEASE
+    handle: Handle
+    recorder: Recorder
 
     def open(self, folder: str, actor: str, library: str, name: str) -> dict[str, Any]:
-        """Open a handle, with its connections, on a lock that is used for one run."""
-        if self.recorder is not None:
-            self.recorder.close()
+        """Open a handle on a lock that is used for one run."""
+        if "zookeeper" in settings.LOCKS:
+            settings.LOCKS["zookeeper"]["SESSION_TIMEOUT"] = LEASE
         self.resource, self.recorder = Resource(Path(folder)), Recorder(Path(folder), actor)
-        self.note, self.name, self.actor = self.recorder.note, name, actor
+        self.owner = {"name": name, "owner": actor}
         self.handle = LIBRARIES[library].open(name, LEASE)
-        return {"ok": True}
+        return DONE
 
     def warm(self) -> dict[str, Any]:
-        """Take the free lock once, so that the connection is used and its scripts are loaded."""
+        """Take the free lock once, so that its connections are open and its scripts loaded."""
         if not self.handle.acquire(LEASE):
             raise FaultFailed("a free lock was not granted")
         self.handle.release()
-        return {"ok": True}
+        return DONE
 
     def acquire(self, wait: float) -> dict[str, Any]:
         """Acquire the lock within `wait` seconds."""
-        assert self.recorder is not None
-        with self.recorder.operation("acquire", name=self.name, owner=self.actor) as result:
-            granted = bool(self.handle.acquire(wait))
+        return {"granted": self._acquire(self.handle, wait, self.owner)}
+
+    def _acquire(self, handle: Handle, wait: float, owner: dict[str, str]) -> bool:
+        with self.recorder.operation("acquire", **owner) as result:
+            granted = bool(handle.acquire(wait))
+            result["type"] = "ok" if granted else "fail"
             if granted:
-                result |= {"token": self.handle.token() or 0, "deadline": None}
-            else:
-                result["type"] = "fail"
-        return {"granted": granted}
+                result |= {"token": handle.token() or 0, "deadline": None}
+        return granted
 
     def write(self) -> dict[str, Any]:
-        """Write to the resource that the lock guards, with the token if the library gives one."""
-        token = self.handle.token()
-        is_accepted = self.resource.write(token)
-        self.note("write", "ok" if is_accepted else "fail", token=token)
-        return {"ok": is_accepted}
+        """Write to the resource that the lock guards, with the token if there is one."""
+        is_accepted = self.resource.write(token := self.handle.token())
+        self.recorder.note("write", "ok" if is_accepted else "fail", token=token)
+        return DONE
 
     def notice(self) -> dict[str, Any]:
-        """Record how the holder learns of a loss: by itself, else by asking."""
+        """Record if the holder is told of its loss, and what it is told when it asks."""
         if self.handle.is_lost is not None:
-            try:
+            with suppress(FaultFailed):
                 until(self.handle.is_lost, "the loss", NOTICE)
-                self.note("lost", name=self.name, owner=self.actor)
-            except FaultFailed:
-                pass
+                self.recorder.note("lost", **self.owner)
         if self.handle.is_owned is not None:
-            try:
-                is_owned = bool(self.handle.is_owned())
-            except Exception as error:  # of any library
-                self.note("asked", error=type(error).__name__)
-            else:
-                self.note("asked", "ok" if is_owned else "fail")
-        return {"ok": True}
+            with self.recorder.operation("asked") as result:
+                result["type"] = "ok" if self.handle.is_owned() else "fail"
+        return DONE
 
     def release(self) -> dict[str, Any]:
         """Release the lock."""
-        assert self.recorder is not None
-        with self.recorder.operation("release", name=self.name, owner=self.actor) as result:
-            if self.handle.release() is False:
-                result["type"] = "fail"
-        return {"ok": True}
+        with self.recorder.operation("release", **self.owner) as result:
+            result["type"] = "fail" if self.handle.release() is False else "ok"
+        return DONE
 
     def queue(self, library: str, first: int, step: int, of: int) -> dict[str, Any]:
         """Open the handles of some waiters, each for a thread of its own."""
-        self.numbers = range(first, of, step)
-        self.threads = ThreadPoolExecutor(len(self.numbers))
-        opener = LIBRARIES[library].open
-        self.handles = dict(
-            zip(
-                self.numbers,
-                self.threads.map(lambda number: opener(self.name, QUEUE_LEASE), self.numbers),
-                strict=True,
-            )
-        )
-        return {"ok": True}
+        opener, numbers = LIBRARIES[library].open, range(first, of, step)
+        self.threads = ThreadPoolExecutor(len(numbers))
+        opened = self.threads.map(lambda _: opener(self.owner["name"], QUEUE_LEASE), numbers)
+        self.handles = dict(zip(numbers, opened, strict=True))
+        return DONE
 
     def line_up(self, start: float, gap: float, wait: float, hold: float) -> dict[str, Any]:
         """Let the waiters arrive one after another, take their turns and leave."""
-        assert self.recorder is not None
-        operation = self.recorder.operation
 
         def take_turn(number: int) -> None:
-            given, handle = {"name": self.name, "owner": f"waiter {number}"}, self.handles[number]
+            owner, handle = {**self.owner, "owner": f"waiter {number}"}, self.handles[number]
             time.sleep(max(0.0, start + gap * number - time.monotonic()))
-            with operation("acquire", **given) as result:
-                if not handle.acquire(wait):
-                    result["type"] = "fail"
-                    return
-                result |= {"token": handle.token() or 0, "deadline": None}
-            time.sleep(hold)
-            with operation("release", **given):
-                handle.release()
+            if self._acquire(handle, wait, owner):
+                time.sleep(hold)
+                with self.recorder.operation("release", **owner):
+                    handle.release()
 
-        turns = [self.threads.submit(take_turn, number) for number in self.numbers]
-        errors = [type(turn.exception()).__name__ for turn in turns if turn.exception()]
-        self.handles.clear()
+        for turn in [self.threads.submit(take_turn, number) for number in self.handles]:
+            turn.exception()  # it is in the record
         self.threads.shutdown()
-        return {"errors": errors}
+        self.handles.clear()
+        return DONE

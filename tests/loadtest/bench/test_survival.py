@@ -1,0 +1,91 @@
+"""`manage.py lab survival`: a lock of this library survives faults that a naive one does not."""
+
+import pytest
+
+from loadtest.bench.survival import judge
+from loadtest.bench.survival.judge import Verdict, agreed
+from loadtest.bench.survival.libraries import CONTROL
+from tests.loadtest.lab import lab
+
+OURS = "ours: redis"
+S = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def report():
+    options = [f"--library={name}" for name in (CONTROL, OURS)]
+    options += [f"--fault={name}" for name in ("pause", "late-release", "lost-reply")]
+    found, code = lab("survival", *options, "--repeats=1")
+    assert (code, found["missing"], found["broken_controls"]) == (0, {}, [])
+    return found["libraries"]
+
+
+@pytest.mark.parametrize(
+    ("library", "fault", "cell"),
+    [
+        (OURS, "pause", "write refused, told"),
+        (CONTROL, "pause", "write accepted, never told"),
+        (OURS, "late-release", "keeps it"),
+        (CONTROL, "late-release", "loses it"),
+        (OURS, "lost-reply", "granted all the same"),
+        (CONTROL, "lost-reply", "refused, free after 2 s"),
+    ],
+)
+def test_each_fault_is_injected_and_judged_by_its_record(report, library, fault, cell):
+    line = report[library]
+    assert line["cells"][fault] == cell
+    [run] = [run for run in line["runs"] if run["fault"] == fault]
+    assert run["proof"]
+    assert run["events"]
+
+
+def grant(actor, at, do="acquire", type="ok"):
+    return {
+        "t": at * S, "actor": actor, "owner": actor, "do": do, "type": type,
+        "name": "x", "token": 0, "deadline": None,
+    }  # fmt: skip
+
+
+def released(actor, at, type="ok"):
+    return [grant(actor, at, "release", "invoke"), grant(actor, at, "release", type)]
+
+
+KILL = {"t": 1 * S, "actor": "lab", "do": "fault", "type": "start", "target": "A"}
+LATE = {"t": 5 * S, "actor": "lab", "do": "released late"}
+QUEUE = [
+    grant("A", 0),
+    *released("A", 1),
+    {"t": 9 * S, "actor": "lab", "do": "requests", "commands": 6},
+]
+
+
+def waiters(*order):
+    return [
+        event | {"owner": f"waiter {number}"}
+        for at, number in enumerate(order, 2)
+        for event in (grant("Q", at), *released("Q", at))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "verdict"),
+    [
+        ("kill", [grant("A", 0), KILL], "never"),
+        ("kill", [grant("A", 0), KILL, grant("B", 4)], "after 3 s"),
+        ("work", [grant("A", 0), *released("A", 4), grant("B", 4)], "one holder"),
+        ("work", [grant("A", 0), grant("B", 2), *released("A", 4)], "two holders for 2 s"),
+        ("late-release", [grant("A", 0), grant("B", 4), LATE, grant("C", 9)], "too slow to tell"),
+        ("order", [*QUEUE, *waiters(0, 1, 2)], "in order; 2 requests"),
+        ("order", [*QUEUE, *waiters(2, 0, 1)], "2 overtaken; 2 requests"),
+        ("lost-reply", [grant("F", 0, type="invoke")], "refused, never free"),
+    ],
+)  # fmt: skip
+def test_verdict_over_a_record(name, events, verdict):
+    assert agreed([judge.JUDGES[name](events)]) == verdict
+
+
+def test_cell_shows_the_spread_of_runs_that_disagree():
+    runs = [Verdict("after {} s", True, [figure]) for figure in (1.6, 2.4, 3.1)]
+    assert agreed(runs[:2]) == "after 2 s"
+    assert agreed(runs) == "after 2-3 s"
+    assert agreed([*runs, Verdict("never", False)]) == "after 2-3 s (3 of 4); never (1 of 4)"
