@@ -23,7 +23,8 @@ PATIENCE = 8.0
 """Seconds after which a waiter gives up: "never", for a lease of 2 s."""
 QUEUED = 0.3
 WORK = 2 * LEASE
-WAITERS, PROCESSES = 64, 4
+LONG_LEASE = 60.0
+WAITERS, PROCESSES = 64, 2
 GAP, HOLD, TURNS = 0.03, 0.002, 20.0
 STORES = "REDIS_URL", "REDLOCK_URLS", "ZOOKEEPER_HOSTS", "DATABASE_URL"
 TAKES_LOCK = {
@@ -67,7 +68,9 @@ class Trial:
         self.folder.mkdir(parents=True)
         self.note = self._stack.enter_context(closing(Recorder(self.folder, "lab"))).note
 
-    def open(self, actor: str, *, warm: bool = True, far: bool = False) -> WorkerProcess:
+    def open(
+        self, actor: str, *, warm: bool = True, far: bool = False, lease: float = LEASE
+    ) -> WorkerProcess:
         """Return the process of this name with an open handle; a far one is behind proxies."""
         worker = self.workers.get(actor)
         if worker is None or not worker.is_alive:
@@ -75,7 +78,7 @@ class Trial:
             path = "loadtest.bench.survival.worker:Commands"
             worker = WorkerProcess(path, self._proxied() if far else {}, log=log)
             self.workers[actor] = worker
-        given = {"folder": str(self.folder), "actor": actor, "name": self.lock}
+        given = {"folder": str(self.folder), "actor": actor, "name": self.lock, "lease": lease}
         _do(worker, "open", library=self.name, **given)
         if warm:
             _do(worker, "warm")
@@ -90,9 +93,9 @@ class Trial:
         urls = {one: os.environ.get(one, "") for one in STORES}
         return {one: re.sub(r"127\.0\.0\.1:(\d+)", proxy_of, url) for one, url in urls.items()}
 
-    def hold(self) -> WorkerProcess:
+    def hold(self, lease: float = LEASE) -> WorkerProcess:
         """Let A acquire the lock; return its process."""
-        holder = self.open("A")
+        holder = self.open("A", lease=lease)
         if not self.acquired(holder, PATIENCE):
             raise FaultFailed("a free lock was not granted")
         return holder
@@ -170,12 +173,13 @@ def worked(trial: Trial) -> str:
 
 def restarted(trial: Trial) -> str:
     """Kill and start the store while the lock is held; another process then asks for it."""
-    holder, family = trial.hold(), trial.library.family
+    trial.open("B", warm=False)  # the process starts before the fault, its connection after
+    holder, family = trial.hold(LONG_LEASE), trial.library.family
     server = "database" if family in ("mysql", "postgresql") else family
     trial.note("fault", "start", what="restarted")
     proof = Disturb([trial.stores.servers[server]], "kill").last(0.2)
     trial.note("fault", "end", what="restarted")
-    other = trial.open("B", warm=False)
+    other = trial.open("B", warm=False, lease=LONG_LEASE)
     if is_replaced := trial.acquired(other, 1.0):
         other.call("write")
     for what in ("write", "notice", "release"):
@@ -189,9 +193,10 @@ def queued(trial: Trial) -> str:
     """Let 64 waiters arrive one after another, and then release the lock."""
     processes = [trial.open(f"Q{number}", warm=False) for number in range(PROCESSES)]
     for number, process in enumerate(processes):
-        _do(process, "queue", library=trial.name, first=number, step=PROCESSES, of=WAITERS)
+        given = {"first": number, "step": PROCESSES, "of": WAITERS, "lease": LONG_LEASE}
+        _do(process, "queue", library=trial.name, **given)
     connections.close_all()  # the store may have restarted
-    requests, holder = requests_of(trial.library.family), trial.hold()
+    requests, holder = requests_of(trial.library.family), trial.hold(LONG_LEASE)
     before, start = requests(), time.monotonic() + 0.2
     for process in processes:
         process.send("line_up", start=start, gap=GAP, wait=TURNS, hold=HOLD)

@@ -8,6 +8,10 @@ from loadtest.kernel.history import SECOND, Event
 from loadtest.kernel.holds import Hold, holds, overlaps
 
 Events = Sequence[Event]
+AT_ONCE = 0.5
+"""A shorter time depends on the load of the machine."""
+LATER = 0.5
+"""Seconds by which a waiter asks later, at least, if it is said to overtake."""
 
 
 class Verdict(NamedTuple):
@@ -46,12 +50,19 @@ def _late_write(events: Events) -> Verdict:
     return Verdict(f"write {'refused' if refused else 'accepted'}, {noticed}", refused)
 
 
+def _after(text: str, begin: int, grant: Hold) -> Verdict:
+    seconds = (grant.begin - begin) / SECOND
+    if seconds < AT_ONCE:
+        return Verdict(f"{text}at once", survived=True)
+    return Verdict(f"{text}after {{}} s", True, [seconds])
+
+
 def next_after_kill(events: Events) -> Verdict:
     """Judge how long a killed holder blocks the next."""
     fault, after = _first(events, "fault"), _grant(events, "B")
     if fault is None or after is None:
         return Verdict("never", survived=False)
-    return Verdict("after {} s", True, [(after.begin - fault["t"]) / SECOND])
+    return _after("", fault["t"], after)
 
 
 def pause(events: Events) -> Verdict:
@@ -88,11 +99,9 @@ def after_restart(events: Events) -> Verdict:
 
 def order(events: Events) -> Verdict:
     """Judge the order in which waiters are served, and the requests to the store per grant."""
-    served = [
-        int(hold.owner.split()[1]) for hold in holds(events) if hold.owner.startswith("waiter")
-    ]
+    served = [hold.asked / SECOND for hold in holds(events) if hold.owner != "A"]
     asked = {e["owner"] for e in events if e["do"] == "acquire" and e["owner"] != "A"}
-    overtaken = sum(max(served[:at], default=-1) > one for at, one in enumerate(served))
+    overtaken = sum(max(served[:at], default=0) > one + LATER for at, one in enumerate(served))
     requests = _first(events, "requests") or {"commands": 0}
     counts = {"unserved": len(asked) - len(served), "overtaken": overtaken}
     text = ", ".join(f"{{}} {name}" for name, count in counts.items() if count) or "in order"
@@ -107,7 +116,7 @@ def lost_reply(events: Events) -> Verdict:
         return Verdict("granted all the same", survived=True)
     if other is None or asked is None:
         return Verdict("refused, never free", survived=False)
-    return Verdict("refused, free after {} s", True, [(other.begin - asked["t"]) / SECOND])
+    return _after("refused, free ", asked["t"], other)
 
 
 JUDGES: dict[str, Callable[[Events], Verdict]] = {

@@ -30,7 +30,7 @@ RUNS: dict[Callable[[faults.Trial], str], tuple[str, ...]] = {
 }
 """By fault: those of JUDGES that read its record."""
 ALONE = (faults.restarted, faults.queued)
-AT_ONCE = 5
+AT_ONCE = 6
 ATTEMPTS = 2
 
 

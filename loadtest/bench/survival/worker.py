@@ -16,7 +16,6 @@ from loadtest.kernel.history import Recorder
 
 NOTICE = 1.0
 """Seconds in which a holder may learn of its loss by itself."""
-QUEUE_LEASE = 60.0
 DONE = {"ok": True}
 
 
@@ -45,13 +44,15 @@ class Commands:
     handle: Handle
     recorder: Recorder
 
-    def open(self, folder: str, actor: str, library: str, name: str) -> dict[str, Any]:
+    def open(
+        self, folder: str, actor: str, library: str, name: str, lease: float
+    ) -> dict[str, Any]:
         """Open a handle on a lock that is used for one run."""
         if "zookeeper" in settings.LOCKS:
-            settings.LOCKS["zookeeper"]["SESSION_TIMEOUT"] = LEASE
+            settings.LOCKS["zookeeper"].setdefault("OPTIONS", {})["SESSION_TIMEOUT"] = LEASE
         self.resource, self.recorder = Resource(Path(folder)), Recorder(Path(folder), actor)
         self.owner = {"name": name, "owner": actor}
-        self.handle = LIBRARIES[library].open(name, LEASE)
+        self.handle = LIBRARIES[library].open(name, lease)
         return DONE
 
     def warm(self) -> dict[str, Any]:
@@ -96,11 +97,11 @@ class Commands:
             result["type"] = "fail" if self.handle.release() is False else "ok"
         return DONE
 
-    def queue(self, library: str, first: int, step: int, of: int) -> dict[str, Any]:
+    def queue(self, library: str, first: int, step: int, of: int, lease: float) -> dict[str, Any]:
         """Open the handles of some waiters, each for a thread of its own."""
         opener, numbers = LIBRARIES[library].open, range(first, of, step)
         self.threads = ThreadPoolExecutor(len(numbers))
-        opened = self.threads.map(lambda _: opener(self.owner["name"], QUEUE_LEASE), numbers)
+        opened = self.threads.map(lambda _: opener(self.owner["name"], lease), numbers)
         self.handles = dict(zip(numbers, opened, strict=True))
         return DONE
 

@@ -61,7 +61,7 @@ QUEUE = [
 
 def waiters(*order):
     return [
-        event | {"owner": f"waiter {number}"}
+        event | {"owner": number}
         for at, number in enumerate(order, 2)
         for event in (grant("Q", at), *released("Q", at))
     ]
