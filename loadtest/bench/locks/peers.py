@@ -119,7 +119,8 @@ def kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
     client.add_listener(seen.append)
     lock = client.Lock(f"/kazoo/{name}")
     acquire = _or_false(lambda wait: lock.acquire(timeout=wait))
-    return Handle(acquire, lock.release, is_lost=lambda: KazooState.LOST in seen)
+    warnings = {KazooState.SUSPENDED, KazooState.LOST}
+    return Handle(acquire, lock.release, is_lost=lambda: not warnings.isdisjoint(seen))
 
 
 @system("tooz on ZooKeeper", "zookeeper", "peer", needs="tooz", session=ZOOKEEPER_SESSION)

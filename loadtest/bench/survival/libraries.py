@@ -14,7 +14,7 @@ from loadtest.bench.locks.systems import OURS, SYSTEMS, Family, Handle, Opener
 
 LEASE = 2.0
 """Seconds of a lease, and of a ZooKeeper session."""
-CONTROL = "SET NX EX, then DEL"
+CONTROL = "naive"
 
 
 class Library(NamedTuple):
@@ -84,10 +84,10 @@ _PEERS: tuple[tuple[str, Family, Callable[..., Handle], str], ...] = (
     ),
     ("django-pglock", "postgresql", _BENCHED["django-pglock"], "pglock.advisory(name)"),
 )
-LIBRARIES = {CONTROL: Library("redis", _naive, "the control")}
+LIBRARIES = {CONTROL: Library("redis", _naive, "SET NX EX, then DEL")}
 for _package, _family, _opener, _call in _PEERS:
     _name = "redis-py" if _package == "redis" else _package
     LIBRARIES[_name] = Library(_family, _opener, _call, _package)
 for _name in ("redis", "redlock", "zookeeper", "database", "postgresql_session"):
     _call = f'locks["{_name}"].lock(name, ttl=2)'
-    LIBRARIES[f"ours: {_name}"] = Library(OURS[_name][0], _BENCHED[_name], _call)
+    LIBRARIES[f"locking-{_name}"] = Library(OURS[_name][0], _BENCHED[_name], _call)

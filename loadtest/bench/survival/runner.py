@@ -4,11 +4,11 @@ The arguments are {"libraries": [...], "faults": [...], "repeats": N}. Runs that
 library are at the same time; a restart of a store, and a count of its requests, are not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from loadtest.bench.survival.libraries import LIBRARIES
 from loadtest.kernel.history import history
 from loadtest.kernel.topology import Stores
 
-RUNS: dict[Callable[[faults.Trial], str], tuple[str, ...]] = {
+Inject = Callable[[faults.Trial], str]
+RUNS: dict[Inject, tuple[str, ...]] = {
     faults.killed: ("kill",),
     faults.paused: ("pause", "late-release"),
     faults.worked: ("work",),
@@ -36,7 +37,7 @@ ATTEMPTS = 2
 
 def main(asked: dict[str, Any], stores: Stores) -> None:
     """Put each library through each fault, `repeats` times."""
-    able = []
+    able, wanted = [], set(asked["faults"])
     for name in asked["libraries"]:
         package, why, found = LIBRARIES[name].package, "", ""
         try:
@@ -46,12 +47,16 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
             why = f"{package} is not installed"
         emit("library", library=name, version=found, why=why)
 
-    def put(injects: Sequence[Callable[[faults.Trial], str]], names: Sequence[str]) -> None:
+    steps, total = count(1), len(able) * len(wanted) * asked["repeats"]
+
+    def put(injects: Sequence[Inject], names: Sequence[str]) -> None:
         for name in names:
             with faults.Trial(stores, name, Path.cwd() / "survival") as trial:
                 for inject in injects:
                     for _ in range(asked["repeats"]):
-                        _run(trial, inject, set(asked["faults"]).intersection(RUNS[inject]))
+                        for run in _run(trial, inject, wanted.intersection(RUNS[inject])):
+                            about = f"{name}: {run['fault']}"
+                            emit("run", **run, system=about, step=next(steps), of=total)
 
     def family(name: str) -> str:
         return LIBRARIES[name].family
@@ -64,10 +69,8 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
     put([faults.queued], able)
 
 
-def _run(
-    trial: faults.Trial, inject: Callable[[faults.Trial], str], names: Sequence[str] | set[str]
-) -> None:
-    """Inject a fault, again if it missed, and emit the verdicts of its judges."""
+def _run(trial: faults.Trial, inject: Inject, names: set[str]) -> Iterator[dict[str, Any]]:
+    """Inject a fault, again if it missed, and yield the verdicts of its judges."""
     why = proof = ""
     for _ in range(ATTEMPTS if names else 0):
         trial.begin()
@@ -83,4 +86,4 @@ def _run(
         if proof:
             events = history(trial.folder)
             found = {"proof": proof, **JUDGES[name](events)._asdict(), "events": events}
-        emit("run", library=trial.name, fault=name, **found)
+        yield {"library": trial.name, "fault": name, **found}

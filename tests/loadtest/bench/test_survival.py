@@ -7,7 +7,7 @@ from loadtest.bench.survival.judge import Verdict, agreed
 from loadtest.bench.survival.libraries import CONTROL
 from tests.loadtest.lab import lab
 
-OURS = "ours: redis"
+OURS = "locking-redis"
 S = 1_000_000_000
 
 
