@@ -95,7 +95,8 @@ def short_tokens(events: Sequence[Event]) -> dict[int, str]:
 class TimelineData:
     """The lanes in the order of their first event, the overlaps and the writes to the stock."""
 
-    def __init__(self, recorded: Sequence[Event]) -> None:
+    def __init__(self, recorded: Sequence[Event], has_fences: bool | None = None) -> None:
+        """By default, the lock has fences if a reader of the stock row had one."""
         self.events = own(recorded)
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
         self.begin: int = drawn[0]
@@ -111,7 +112,8 @@ class TimelineData:
         self._released = {one.owner: one.release for one in grants}
         reads = [e for e in self.events if e["do"] == "read"]
         self._tokens = short_tokens(self.events)
-        has_fences = any(e.get("token") in self._tokens for e in reads)
+        if has_fences is None:
+            has_fences = any(e.get("token") in self._tokens for e in reads)
         found = leases(self.events, self.end)
         self.leases = found if has_fences else [one._replace(fence=(0, 0)) for one in found]
         self._is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
@@ -221,4 +223,4 @@ class TimelineData:
 
 def read(variant: Mapping[str, Any]) -> TimelineData:
     """Return the timeline data of a variant."""
-    return TimelineData(variant["events"])
+    return TimelineData(variant["events"], variant.get("has_fences"))

@@ -43,10 +43,14 @@ class StepOutdated(ShopError):
     link, link_title = "", _("Back to the game")
 
 
-def start(level: str) -> UUID:
-    """Start a game and return its id. Raise QueueFull or ServiceUnavailable."""
+def start(level: str, *, life: float = 0) -> UUID:
+    """Start a game and return its id. Raise QueueFull or ServiceUnavailable.
+
+    `life` are its seconds, LIFE_SECONDS by default.
+    """
     game, slot = uuid4(), _take_slot()
-    asked = {"id": game.hex, "level": level, "idle": IDLE_SECONDS, "life": LIFE_SECONDS}
+    seconds = {"idle": IDLE_SECONDS, "life": life or LIFE_SECONDS}
+    asked = {"id": game.hex, "level": level, **seconds}
     try:
         with subprocess.Popen(
             [sys.executable, "-m", "loadtest.game"],
