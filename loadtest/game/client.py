@@ -43,14 +43,10 @@ class StepOutdated(ShopError):
     link, link_title = "", _("Back to the game")
 
 
-def start(level: str, *, life: float = 0) -> UUID:
-    """Start a game and return its id. Raise QueueFull or ServiceUnavailable.
-
-    `life` are its seconds, LIFE_SECONDS by default.
-    """
-    game, slot = uuid4(), _take_slot()
-    seconds = {"idle": IDLE_SECONDS, "life": life or LIFE_SECONDS}
-    asked = {"id": game.hex, "level": level, **seconds}
+def start(level: str, *, life: float | None = None) -> UUID:
+    """Start a game of LIFE_SECONDS and return its id. Raise QueueFull or ServiceUnavailable."""
+    game, slot, life = uuid4(), _take_slot(), life or LIFE_SECONDS
+    asked = {"id": game.hex, "level": level, "idle": IDLE_SECONDS, "life": life}
     try:
         with subprocess.Popen(
             [sys.executable, "-m", "loadtest.game"],

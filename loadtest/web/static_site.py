@@ -22,17 +22,13 @@ from django.urls import get_script_prefix, path, resolve, reverse, set_script_pr
 from django.utils import translation
 
 from loadtest.game.levels import LEVELS
-from loadtest.game.recorded import recorded, sentences
+from loadtest.game.record import recorded, sentences
 from loadtest.scenarios.course import COURSE
 from loadtest.web import game, learn, questions
 from shop.platform.staticfiles import Storage
 
 MADE_BY = ".learn-export"
 """The file that marks a folder which the next export may replace."""
-
-
-class NotOurs(ValueError):
-    """The folder is not empty, and no export has made it."""
 
 
 class UsedFiles(Storage):
@@ -91,10 +87,10 @@ urlpatterns = [
 
 
 def export(folder: Path) -> int:
-    """Write the site into a folder and return its size in bytes. Raise NotOurs or OSError."""
+    """Write the site into a folder and return its size in bytes. Raise OSError."""
     # A file raises NotADirectoryError here.
     if folder.exists() and not (folder / MADE_BY).exists() and any(folder.iterdir()):
-        raise NotOurs(f"{folder} is not empty, and no export has made it.")
+        raise FileExistsError(f"{folder} is not empty, and no export has made it.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / MADE_BY).touch()

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from devservers.faults.waiting import FaultFailed
 from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest.game.record import record
-from loadtest.web.static_site import NotOurs, export
+from loadtest.web.static_site import export
 
 
 class Command(HelpfulCommand):
@@ -23,12 +23,9 @@ class Command(HelpfulCommand):
         actions = add_subcommands(parser)
         text = "write the course, its recordings and its game as a static site"
         exported = actions.add_parser("export", help=text, description=text)
-        exported.add_argument(
-            "folder", type=Path, metavar="DIR", help="replaced if it is an export"
-        )
-        text = "play all moves of the game on real servers, and record them for the export"
-        recorded = actions.add_parser("record", help=text, description=f"{text}; about 20 minutes")
-        recorded.add_argument("--level", action="append", choices=LEVELS, help="all by default")
+        exported.add_argument("folder", type=Path, metavar="DIR", help="new, empty or an export")
+        text = "play all moves of the game on real servers, for the export; takes 15 minutes"
+        actions.add_parser("record", help=text, description=text)
 
     def handle(self, *, action: str, folder: Path = Path(), **_: object) -> None:
         """Export or record, and print what was written."""
@@ -39,5 +36,5 @@ class Command(HelpfulCommand):
             else:
                 for line in record():
                     self.stdout.write(line)
-        except (NotOurs, OSError, FaultFailed) as error:
+        except (OSError, FaultFailed) as error:
             raise CommandError(str(error)) from error
