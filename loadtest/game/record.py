@@ -164,11 +164,13 @@ class Recorder:
         seen: tuple[View, int] | None = None
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
-            dead = [one["name"] for one in state["buyers"] if one["status"] == "killed"]
-            is_ending = state["lock"] and state["lock"]["owner"] in dead
-            is_ending = is_ending and state["lock"]["expires_in"] is not None
             now = self.plain(state), len(state["events"])
-            if now == seen and not is_ending:
+            dead = [one["name"] for one in state["buyers"] if one["status"] == "killed"]
+            if lock := now[0]["lock"]:
+                is_due = lock["owner"] in dead and lock["ends"] is not None
+            else:
+                is_due = bool(now[0]["waiting"])
+            if now == seen and not is_due:
                 return state
             seen = now
             time.sleep(QUIET_SECONDS)

@@ -2,17 +2,12 @@
 
 from typing import Any
 
-from loadtest.charts.source import Excerpt
 from loadtest.charts.timeline_data import short_tokens
 from loadtest.charts.timeline_story import story
 from loadtest.game.levels import LEVELS, LOCKED, STOPS, WITHDRAW
 from loadtest.kernel.history import Event
 
 View = dict[str, Any]
-TOP, ROW = 4, 58
-"""The diagram: its margin, and the distance of two buyers."""
-USES = {"read": "reads", "write": "writes"}
-"""By stop, what a buyer is about to do with the stock row."""
 
 
 def shown(state: dict[str, Any]) -> View:
@@ -51,33 +46,17 @@ def _known(actor: str, events: list[Event], tokens: dict[int, str]) -> View:
     }
 
 
-def columns(view: View) -> list[dict[str, Any]]:
-    """Return a column for each buyer: its code, and its place and its lines in the diagram.
-
-    The code is that of each file with its lines, and True for the line that runs next.
-    """
+def columns(view: View) -> list[tuple[View, list[tuple[str, list[tuple[bool, str]]]]]]:
+    """Return each buyer with its code: files with their lines, and True for the next one to run."""
     variant = LEVELS[view["level"]].variant(view["guarded"])
-    stops = STOPS | variant.stops
-    excerpts = [(one, one.lines()) for one in (LOCKED, variant.code, WITHDRAW) if one is not None]
-    found = []
-    for place, buyer in enumerate(view["buyers"]):
-        waits, y = buyer["name"] in view["waiting"], TOP + ROW * place
-        stop = stops.get(buyer["at"] or ("acquire" if waits else ""))
-        holds = (view["lock"] or {}).get("owner") == buyer["name"]
-        found.append(
-            {
-                "buyer": buyer,
-                "code": [(one.path, _marked(one.path, lines, stop)) for one, lines in excerpts],
-                "y": y,
-                "to_lock": TOP - y,
-                "to_stock": TOP + ROW * (len(view["buyers"]) - 1) - y,
-                "line": "holds" if holds else "waits" if waits else "",
-                "uses": USES.get(buyer["at"], "") if buyer["status"] != "paused" else "",
-            }
-        )
+    stops, found = STOPS | variant.stops, []
+    shown_code = [one for one in (LOCKED, variant.code, WITHDRAW) if one is not None]
+    excerpts = [(one.path, one.lines()) for one in shown_code]
+    for buyer in view["buyers"]:
+        stop = stops.get(buyer["at"] or ("acquire" if buyer["name"] in view["waiting"] else ""))
+        code = []
+        for path, lines in excerpts:
+            part = stop.first if stop is not None and stop.path == path else None
+            code.append((path, [(part is not None and part in line, line) for line in lines]))
+        found.append((buyer, code))
     return found
-
-
-def _marked(path: str, lines: list[str], stop: Excerpt | None) -> list[tuple[bool, str]]:
-    part = stop.first if stop is not None and stop.path == path else None
-    return [(part is not None and part in line, line) for line in lines]

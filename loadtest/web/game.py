@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 
 from loadtest.game import client
 from loadtest.game.levels import LEVELS, STEPS, orders_tried
-from loadtest.game.shown import ROW, columns, shown
+from loadtest.game.shown import columns, shown
 from shop.errors import BadInput
 from shop.platform import rate_limits
 from shop.web.decorators import live_page, visitor_form
@@ -83,7 +83,5 @@ def page_context(view: dict[str, Any]) -> dict[str, Any]:
         "next": STEPS[following] if following else None,
         "variant": LEVELS[level].variant(view["guarded"]),
         "orders_tried": orders_tried(level),
-        "columns": (found := columns(view)),
-        "stock_y": found[-1]["y"],
-        "height": found[-1]["y"] + ROW,
+        "columns": columns(view),
     }
