@@ -6,6 +6,7 @@ are one state from there on. So a recording is a graph: the states, and the outc
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -26,8 +27,8 @@ RECORDED = Path(__file__).with_name("recorded.json")
 without and with its guard: whether all moves are recorded, its states, and by state the outcome of
 each move, which is the next state and the sentences that tell what happened."""
 QUIET_SECONDS, SETTLE_SECONDS, LIFE_SECONDS = 0.15, 15.0, 7200.0
-ATTEMPTS = 12
-"""Starts without a new move after which the others are given up: their states depend on chance."""
+ATTEMPTS = 8
+"""Starts for a move after which it is given up."""
 
 
 @cache
@@ -68,13 +69,11 @@ def record() -> Iterator[str]:
         recorder = Recorder(game, level, guarded, texts, buyers)
         recorder.record()
         client.ask(game, "end")
-        outcomes = [outcome for moves in recorder.moves for outcome in moves.values()]
-        half = {"is_complete": None not in outcomes, "states": recorder.states}
-        moves = [{move: one for move, one in moves.items() if one} for moves in recorder.moves]
-        found["levels"].setdefault(level, []).append({**half, "moves": moves})
-        tried = len(outcomes) - outcomes.count(None)
-        guard = "with" if guarded else "without"
-        yield f"{level} {guard} guard: {len(moves)} states, {tried} of {len(outcomes)} moves"
+        half = recorder.found()
+        found["levels"].setdefault(level, []).append(half)
+        states, moves = len(half["states"]), sum(map(len, half["moves"]))
+        name = f"{level} {'with' if guarded else 'without'} guard"
+        yield f"{name}: {states} states, {'' if half['is_complete'] else 'not '}all {moves} moves"
     found |= {"sentences": [*texts], "buyers": [*map(json.loads, buyers)]}
     words = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     RECORDED.write_text(f"{words}\n", "utf-8")
@@ -90,43 +89,55 @@ class Recorder:
         self.texts, self.buyers = texts, buyers
         self.states: list[View] = []
         self.moves: list[dict[str, list[int] | None]] = []
+        self.attempts: Counter[tuple[int, str]] = Counter()
 
     def record(self) -> None:
-        """Play until every move was tried, or until chance does not lead to the others."""
-        failures = 0
-        while failures < ATTEMPTS:
-            before = [*map(str, self.moves)]
+        """Play until every move was tried, except those whose states only chance leads to."""
+        while way := self._way(here := self._number(self.settled("begin", **self.begin))):
             told: list[int] = []
-            here = self._number(self.settled("begin", **self.begin))
-            if not self._way(here):
-                return
-            while way := self._way(here):
-                buyer, _, verb = way[0].partition("-")
+            self.attempts.update(way[-1:])
+            while way:
+                move = way[0][1]
+                buyer, _, verb = move.partition("-")
+                turn = client.ask(self.game, "state")["turn"]
                 try:
-                    turn = client.ask(self.game, "state")["turn"]
                     state = self.settled("act", buyer=buyer, verb=verb, turn=turn)
                 except client.StepOutdated:  # a poll of the lock has changed the state meanwhile
                     break
-                telling = self.tell(state)
-                if self.moves[here][way[0]] is None:
-                    self.moves[here][way[0]] = [self._number(state), *telling[len(told) :]]
-                outcome = self.moves[here][way[0]] or []
-                if self.plain(state) != self.states[outcome[0]]:
-                    break  # another waiter was first than at the first time
-                here, told = outcome[0], telling
-            failures = failures + 1 if before == [*map(str, self.moves)] else 0
+                there, telling = self._number(state), self.tell(state)
+                if self.moves[here][move] is None:
+                    self.moves[here][move] = [there, *telling[len(told) :]]
+                here, told = there, telling  # that of the recording, if chance did not decide
+                way = self._way(here)
 
-    def _way(self, start: int) -> list[str]:
-        """Return the moves to the nearest state with a move not yet tried, and that move."""
-        ways: dict[int, list[str]] = {start: []}
+    def _way(self, start: int) -> list[tuple[int, str]]:
+        """Return the moves, with their states, to the nearest one that is to be tried."""
+        ways: dict[int, list[tuple[int, str]]] = {start: []}
         for here in (queue := [start]):
             for move, outcome in self.moves[here].items():
-                if outcome is None:
-                    return [*ways[here], move]
-                if outcome[0] not in ways:
-                    ways[outcome[0]] = [*ways[here], move]
+                way = [*ways[here], (here, move)]
+                if outcome is None and self.attempts[here, move] < ATTEMPTS:
+                    return way
+                if outcome and outcome[0] not in ways:
+                    ways[outcome[0]] = way
                     queue.append(outcome[0])
         return []
+
+    def found(self) -> dict[str, Any]:
+        """Return the states that recorded moves lead to; chance has led to others as well."""
+        order = [0]
+        for here in order:
+            outcomes = [one for one in self.moves[here].values() if one]
+            order += dict.fromkeys(one[0] for one in outcomes if one[0] not in order)
+        kept = [self.moves[here] for here in order]
+        return {
+            "is_complete": all(None not in moves.values() for moves in kept),
+            "states": [self.states[here] for here in order],
+            "moves": [
+                {move: [order.index(one[0]), *one[1:]] for move, one in moves.items() if one}
+                for moves in kept
+            ],
+        }
 
     def _number(self, state: View) -> int:
         """Return the number of a state; add it if it is new."""
