@@ -66,7 +66,8 @@ def test_level_is_won_without_its_guard_as_recorded(level: str, guarded: bool, g
             request = {"buyer": buyer, "verb": verb or "step", "turn": state["turn"]}
             state = recorder.settled("act", **request)
             assert recorder.plain(state) == half["states"][here], move
-            assert recorder.tell(state) == told, move
+            # A watchdog that wakes with its buyer notices the loss sooner or later than the buyer.
+            assert sorted(recorder.tell(state)) == sorted(told), move
             assert contradictions(state["events"]) == []
     assert state["turn"] > 1
     assert state["won"] is not guarded
