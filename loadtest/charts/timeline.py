@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
 from loadtest.charts.svg import INK, tag
-from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read
+from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read, translate
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
@@ -174,7 +174,7 @@ class _Timeline(Panel):
         """Draw the faults; yield the places and texts of their labels."""
         for span, part in self.visible(lane.faults):
             extent = self.extent(part)
-            if span.what != "works":  # a process that works is not faulty
+            if span.what not in ("works", "pays"):  # this is no fault
                 box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
                 line = {"stroke": "currentColor", "stroke_width": 0.8}
@@ -251,12 +251,6 @@ def seconds(span: Span) -> str:
     """Return the length of a span as text."""
     length = (span.end - span.begin) / SECOND
     return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
-
-
-def translate(label: str) -> str:
-    """Return a recorded label in the active language; a value follows | in the label."""
-    text, _bar, value = label.partition("|")
-    return _(text) % {"value": _(value)} if value else _(text)
 
 
 def _sort_key(lane: Lane) -> tuple[bool, str, bool]:

@@ -1,13 +1,21 @@
 """Sequences of steps that several scenarios run."""
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
-from devservers.faults.waiting import FaultFailed
+from django.utils import timezone
+from django.utils.translation import gettext_noop
+
+from devservers.faults.waiting import FaultFailed, until
+from loadtest.load.shop_worker import ShopWorker
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
-from shop.models import Sale
+from shop.models import Order, Payment, Sale
+from shop.sales.stock_lock import lock_name
 
 LOCK = "sale:1"
 HOLD_SECONDS = 0.2
@@ -17,6 +25,10 @@ WAIT_SECONDS = 2.0
 RETRY_SECONDS = 20.0
 CHECK_SECONDS = 0.3
 """Seconds between the second buyer's read and its write, where a shop checks the payment."""
+WRONG = {
+    "lost": gettext_noop("units lost: %(value)s"),
+    "oversold": gettext_noop("oversold by %(value)s"),
+}
 
 
 def buy_while_holder_stalls(
@@ -100,3 +112,69 @@ def crash_and_wait(
         "granted": int(answer["ok"]),
         "broke": not answer["ok"],
     }
+
+
+class FlashSale:
+    """A sale, and a process for each of its actors.
+
+    A recipe, a class in `loadtest.recipes.flash_sale`, serves them in the broken variant. In the
+    repaired one, the shop serves the same requests.
+    """
+
+    def __init__(
+        self, testbed: Testbed, recipe: str, is_repaired: bool, *, stock: int, **options: Any
+    ) -> None:
+        own, textbook = "loadtest.load.own_sale:OwnSale", f"loadtest.recipes.flash_sale:{recipe}"
+        self.testbed, self.served_by = testbed, own if is_repaired else textbook
+        testbed.use("conditional")
+        self.sale = testbed.open_sale(stock, **options)
+        testbed.hidden = ("read", "write", lock_name(self.sale.pk))
+        self._customers: dict[str, int] = {}
+        self._processes: dict[str, ShopWorker] = {}
+
+    def process(self, who: str) -> ShopWorker:
+        """Return the process of an actor."""
+        if who not in self._processes:
+            self._processes[who] = self.testbed.worker(who)
+            self._customers[who] = self.testbed.create_customer()
+        return self._processes[who]
+
+    def ask(self, who: str, do: str, *, dies_at: str = "", **fields: Any) -> str:
+        """Let an actor do something, and return the answer; kill its process at a fail point."""
+        process = self.process(who)
+        request = {"served_by": self.served_by, "sale": self.sale.pk, "name": do, "fields": fields}
+        request["user"] = self._customers[who]
+        if not dies_at:
+            return str(process.call("visit", **request)["told"])
+        process.start("visit", fault="kill", at=dies_at, **request)
+        process.wait_for_fault()
+        return "killed"
+
+    def expire(self) -> None:
+        """Wait until an unpaid order is over, and expire it."""
+        due = Order.objects.filter(sale=self.sale, status=Order.Status.PENDING)
+        until(lambda: due.filter(pay_by__lte=timezone.now()).exists(), "the end of an order")
+        self.ask("worker", "expire")
+
+    @contextmanager
+    def paying(self, who: str) -> Iterator[None]:
+        """Show that an actor pays until the block ends."""
+        self.testbed.note("fault", "start", what="pays", lane=who)
+        yield
+        self.testbed.note("fault", "end", what="pays", lane=who)
+
+    def count(self, *, arrived: int = 0) -> dict[str, Any]:
+        """Return what orders and Redis say in the end; units that are lost or oversold break it."""
+        found = Counter(Order.objects.filter(sale=self.sale).values_list("status", flat=True))
+        sold = sum(found[status] for status in Order.LIVE)
+        shop = resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)
+        stock, left = self.sale.stock.quantity + arrived, shop.left()
+        facts = {"stock": stock, "sold": sold, "left": left, "paid": found[Order.Status.PAID]}
+        refunded = Payment.objects.filter(order__sale=self.sale, status=Payment.Status.REFUNDED)
+        facts["refunded"] = refunded.count()
+        wrong = {"lost": max(0, stock - sold - left), "oversold": max(0, sold - stock)}
+        for what, units in wrong.items():
+            if units:
+                told = {"what": WRONG[what], "value": units, "sign": "kill"}
+                self.testbed.note("step", lane="database", **told)
+        return {**facts, **wrong, "broke": any(wrong.values())}

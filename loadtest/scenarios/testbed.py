@@ -43,6 +43,8 @@ class Testbed:
         self._stack.callback(self.recorder.close)
         self.note = self.recorder.note
         self.began = time.monotonic()
+        self.hidden: tuple[str, ...] = ()
+        """Names of locks and kinds of events that the timeline leaves out."""
         self._locks: dict[str, dict[str, Any]] = {}
         self._databases: dict[str, Any] = {}
         self._workers: list[ShopWorker] = []
@@ -139,7 +141,7 @@ class Testbed:
 
     def finish(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return events, seconds and facts: its own, and the overlaps of its holders."""
-        events = history(self.folder)
+        events = [e for e in history(self.folder) if not {e["do"], e.get("name")} & {*self.hidden}]
         found = facts(Run(events))
         names = ("overlaps", "overlap_seconds", "lease_overlaps")
         own = {name: found[name] for name in names} | own

@@ -1,0 +1,171 @@
+"""Textbook flash sales: Redis counts the units, and a row is the order. For the lab only.
+
+    FS1  DECR, then the check        a refused buyer keeps a unit from the others
+    FS2  DECR, then RPUSH; LPOP      a crash between two commands loses a unit or an order
+    FS3  a sold-out flag             no one removes it when a unit comes back
+    FS4  payments are booked blindly also on an order that has expired
+    FS6  staff save a number         it overwrites what was sold since they read it
+
+FS5, a lock with an expiry around the payment, is `redis_textbook.SetExpireBackend`. The shop's own
+services, which `loadtest.load.own_sale` calls for the same requests, have none of these flaws.
+"""
+
+import time
+from datetime import timedelta
+from functools import cache
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.translation import gettext_noop
+from redis import Redis
+
+from loadtest.kernel.history import Recorder
+from locking.failpoints import reach
+from shop.models import Order, Sale
+
+PACE = 0.12
+"""Seconds before each step, so that the chart shows them apart."""
+RESERVED = "flash_sale.reserved"
+"""The fail point after a unit was taken in Redis."""
+POPPED = "flash_sale.popped"
+"""The fail point after a message was taken from the queue, and before its order is written."""
+
+
+@cache
+def _client() -> Redis:
+    return Redis.from_url(settings.REDIS_URL, decode_responses=True)
+
+
+class RecordedSale:
+    """A sale as one of its actors uses it; each step is recorded in the lane of a store."""
+
+    def __init__(self, recorder: Recorder, sale: int, user: int) -> None:
+        self.recorder, self.user = recorder, user
+        self.sale = Sale.objects.select_related("stock", "product").get(pk=sale)
+        self.orders = Order.objects.filter(sale=self.sale)
+
+    def step(self, what: str, value: object = None, *, lane: str = "database") -> None:
+        """Record a step; `what` may show the value."""
+        self.recorder.note("step", lane=lane, what=what, value=value)
+
+    def show_orders(self) -> None:
+        """Record how many orders hold a unit."""
+        held = self.orders.filter(status__in=Order.LIVE).count()
+        self.step(gettext_noop("orders: %(value)s"), held)
+
+
+class Textbook(RecordedSale):
+    """What the recipes have in common; it has no flaw of its own."""
+
+    def __init__(self, recorder: Recorder, sale: int, user: int) -> None:
+        super().__init__(recorder, sale, user)
+        self.client, key = _client(), f"textbook:{sale}"
+        self.stock, self.flag, self.queue = f"{key}:stock", f"{key}:flag", f"{key}:queue"
+        self.client.set(self.stock, self.sale.left, nx=True)
+
+    def left(self) -> int:
+        """Return the units that Redis offers."""
+        return int(self.client.get(self.stock) or 0)
+
+    def take(self) -> bool:
+        """Take a unit; return False if there is none."""
+        time.sleep(PACE)
+        left = int(self.client.decr(self.stock))
+        self.step("DECR → %(value)s", left, lane="Redis")
+        if left < 0:
+            self.client.incr(self.stock)
+        return left >= 0
+
+    def order(self, user: int = 0) -> str:
+        """Write an order of one unit, by default for this actor."""
+        time.sleep(PACE)
+        pay_by = timezone.now() + timedelta(seconds=settings.PAY_WITHIN_SECONDS)
+        fields = {"customer_id": user or self.user, "key": str(time.monotonic_ns())}
+        self.orders.create(
+            sale=self.sale, quantity=1, unit_price=self.sale.price, pay_by=pay_by, **fields
+        )
+        self.show_orders()
+        return "order"
+
+    def buy(self, key: str = "1") -> str:
+        """Take a unit, then write the order."""
+        return self.order() if self.take() else "sold_out"
+
+    def expire(self) -> None:
+        """Expire the unpaid orders whose time is over, and give their units back."""
+        time.sleep(PACE)
+        due = self.orders.filter(status=Order.Status.PENDING, pay_by__lte=timezone.now())
+        units = due.update(status=Order.Status.EXPIRED)
+        self.step(gettext_noop("expired: %(value)s"), units)
+        left = self.client.incrby(self.stock, units)
+        self.step("INCRBY → %(value)s", left, lane="Redis")
+
+
+class CheckedLate(Textbook):
+    """FS1: the limit is checked after the unit was taken."""
+
+    def buy(self, key: str = "1") -> str:
+        """Take a unit, check the limit, then write the order."""
+        if not self.take():
+            return "sold_out"
+        if self.orders.filter(customer=self.user).exists():
+            return "limit"
+        return self.order()
+
+
+class TwoCommands(Textbook):
+    """FS2: unit and message are two commands, and a message leaves the queue before its order."""
+
+    def buy(self, key: str = "1") -> str:
+        """Take a unit, then send the message."""
+        if not self.take():
+            return "sold_out"
+        reach(RESERVED)
+        waiting = self.client.rpush(self.queue, self.user)
+        self.step(gettext_noop("RPUSH: %(value)s waiting"), waiting, lane="queue")
+        return "queued"
+
+    def consume(self) -> None:
+        """Take the oldest message, then write its order."""
+        if user := self.client.lpop(self.queue):
+            waiting = self.client.llen(self.queue)
+            self.step(gettext_noop("LPOP: %(value)s waiting"), waiting, lane="queue")
+            reach(POPPED)
+            self.order(int(user))
+        else:
+            self.step(gettext_noop("empty"), lane="queue")
+
+
+class SoldOutFlag(Textbook):
+    """FS3: the first buyer without a unit sets a flag that refuses all later ones."""
+
+    def buy(self, key: str = "1") -> str:
+        """Look at the flag, take a unit, then write the order."""
+        if self.client.exists(self.flag):
+            return "sold_out"
+        if not self.take():
+            self.client.set(self.flag, 1)
+            self.step(gettext_noop("SET: sold out"), lane="Redis")
+            return "sold_out"
+        return self.order()
+
+
+class BookedBlindly(Textbook):
+    """FS4: the payment is booked on the order, whatever became of it."""
+
+    def pay(self) -> None:
+        """Book the payment that the bank reports."""
+        order = self.orders.get(customer=self.user)
+        order.status = Order.Status.PAID
+        order.save()
+        self.step(gettext_noop("paid"))
+        self.show_orders()
+
+
+class SavedNumber(Textbook):
+    """FS6: the form of staff has the number of units, and saves it."""
+
+    def restock(self, shown: int, arrived: int) -> None:
+        """Save the sum of the units that the form showed and those that arrived."""
+        self.client.set(self.stock, shown + arrived)
+        self.step("SET %(value)s", shown + arrived, lane="Redis")
