@@ -79,7 +79,9 @@ class _Timeline(Panel):
         super().__init__(data, Axis(data.begin, length or data.end - data.begin))
         self.variant, self.title, self.is_brief = variant, title, is_brief
         self.id = f"over-{crc32(f'{title} {data.begin}'.encode()):x}"
-        self.crowd = None if is_brief else self._crowd()
+        # The steps of a flash sale are in as many lanes that no sign covers another.
+        has_steps = any(event["do"] == "step" for event in data.events)
+        self.crowd = None if is_brief or has_steps else self._crowd()
 
     def _crowd(self) -> Axis | None:
         lanes = self.data.lanes.values()
@@ -174,7 +176,11 @@ class _Timeline(Panel):
         """Draw the faults; yield the places and texts of their labels."""
         for span, part in self.visible(lane.faults):
             extent = self.extent(part)
-            if span.what not in ("works", "pays"):  # this is no fault
+            if span.what == "pays":
+                self.add(
+                    "rect", **extent, y=y, height=BAR, rx=3, stroke="currentColor", fill="none"
+                )
+            elif span.what != "works":  # a process that works is not faulty
                 box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
                 line = {"stroke": "currentColor", "stroke_width": 0.8}

@@ -125,7 +125,8 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
             return _("%(who)s reads a stock of %(quantity)s.")
         case "step", _type:
             what = f"{event['what']}|{event.get('value', '')}".removesuffix("|")
-            return _("%(who)s: %(what)s.").replace("%(what)s", translate(what))
+            text = _("%(who)s: %(what)s.") if "lane" in event else _("%(who)s %(what)s.")
+            return text.replace("%(what)s", translate(what))
         case "write", _type:
             return _of_write(writes[event["t"]])
         case "deleted", _type:

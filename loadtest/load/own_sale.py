@@ -10,7 +10,7 @@ from devservers.faults.waiting import until
 from loadtest.recipes.flash_sale import PACE, RESERVED, RecordedSale
 from locking.failpoints import add_observer, reach, remove_observer
 from shop.administration.sale_management import restock_sale
-from shop.models import Payment
+from shop.models import Order, Payment
 from shop.money import minor_units
 from shop.orders.service import expire_unpaid_orders
 from shop.payments.providers import Report, State
@@ -32,7 +32,7 @@ class OwnSale(RecordedSale):
 
     def left(self) -> int:
         """Return the units that the shop offers."""
-        return store.with_left(self.sale).left
+        return (store.left(sale=self.sale) or 0) if self.sale.is_queued else self.sale.left
 
     def buy(self, key: str = "1") -> str:
         """Buy as the sale page does; start the payment of a direct order."""
@@ -46,7 +46,8 @@ class OwnSale(RecordedSale):
             start_payment(order=order)
             return "order"
         reserve(wanted)
-        self.step("EVALSHA → %(value)s", store.left(sale=sale), lane="Redis")
+        self.sale = sale  # as loaded into Redis
+        self._show_left(gettext_noop("script: %(value)s left"))
         self._show_queue(gettext_noop("XADD: %(value)s waiting"))
         reach(RESERVED)
         return "queued"
@@ -67,32 +68,38 @@ class OwnSale(RecordedSale):
         elif name == "queued.settled":
             self._show_queue(gettext_noop("XDEL: %(value)s waiting"))
 
+    def _show_left(self, what: str) -> None:
+        self.step(what, self.left(), lane="Redis")
+
     def _show_queue(self, what: str) -> None:
         self.step(what, store.backlog(sale=self.sale), lane="queue")
 
     def expire(self) -> None:
         """Expire the unpaid orders whose time is over."""
         time.sleep(PACE)
-        self.step(gettext_noop("expired: %(value)s"), expire_unpaid_orders())
+        expire_unpaid_orders()
+        expired = self.orders.filter(status=Order.Status.EXPIRED).count()
+        self.step(gettext_noop("%(value)s expired"), expired)
         if self.sale.is_queued:
-            self.step("EVALSHA → %(value)s", self.left(), lane="Redis")
+            self._show_left(gettext_noop("returned: %(value)s left"))
 
     def end_payments(self) -> None:
         """End the payments at the provider as soon as their time is over."""
         ended = until(time_out_payments, "the end of a payment")
-        self.step(gettext_noop("payments ended: %(value)s"), ended)
+        self.step(gettext_noop("%(value)s payment ended"), ended)
 
-    def pay(self) -> None:
+    def pay(self) -> str:
         """Let the payment provider report that this customer's payment has succeeded."""
+        time.sleep(PACE)
         payment = Payment.objects.get(order__in=self.orders.filter(customer=self.user))
         fields = {"reference": payment.reference, "currency": payment.currency}
         amount = minor_units(payment.amount, payment.currency)
         apply_report(report=Report(state=State.PAID, amount=amount, **fields))
-        is_refunded = bool(refund_payments())
-        self.step(gettext_noop("refunded") if is_refunded else gettext_noop("paid"))
+        is_refunded = refund_payments() > 0
         self.show_orders()
+        return "refunded" if is_refunded else "paid"
 
     def restock(self, shown: int, arrived: int) -> None:
         """Add the units that arrived, whatever the form showed."""
         restock_sale(sale=self.sale, quantity=arrived)
-        self.step("HSET → %(value)s", self.left(), lane="Redis")
+        self._show_left(gettext_noop("added: %(value)s left"))

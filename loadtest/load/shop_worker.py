@@ -43,8 +43,10 @@ DESCRIPTIONS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "k
 ANSWERS = {
     "order": gettext_noop("gets an order"),
     "queued": gettext_noop("gets a reservation"),
-    "sold_out": gettext_noop("sold out"),
-    "limit": gettext_noop("refused: limit"),
+    "sold_out": gettext_noop("is told: sold out"),
+    "limit": gettext_noop("is told: limit reached"),
+    "paid": gettext_noop("has paid"),
+    "refunded": gettext_noop("is refunded"),
 }
 """What a visitor of a flash sale is told, in words."""
 

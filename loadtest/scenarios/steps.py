@@ -15,7 +15,6 @@ from loadtest.load.shop_worker import ShopWorker
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
 from shop.models import Order, Payment, Sale
-from shop.sales.stock_lock import lock_name
 
 LOCK = "sale:1"
 HOLD_SECONDS = 0.2
@@ -26,8 +25,9 @@ RETRY_SECONDS = 20.0
 CHECK_SECONDS = 0.3
 """Seconds between the second buyer's read and its write, where a shop checks the payment."""
 WRONG = {
-    "lost": gettext_noop("units lost: %(value)s"),
-    "oversold": gettext_noop("oversold by %(value)s"),
+    "lost": gettext_noop("%(value)s lost"),
+    "oversold": gettext_noop("%(value)s oversold"),
+    "unsold": gettext_noop("%(value)s left, but refused"),
 }
 
 
@@ -122,26 +122,30 @@ class FlashSale:
     """
 
     def __init__(
-        self, testbed: Testbed, recipe: str, is_repaired: bool, *, stock: int, **options: Any
+        self,
+        testbed: Testbed,
+        recipe: str,
+        is_repaired: bool,
+        actors: str,
+        *,
+        stock: int,
+        is_queued: bool = False,
     ) -> None:
         own, textbook = "loadtest.load.own_sale:OwnSale", f"loadtest.recipes.flash_sale:{recipe}"
         self.testbed, self.served_by = testbed, own if is_repaired else textbook
         testbed.use("conditional")
-        self.sale = testbed.open_sale(stock, **options)
-        testbed.hidden = ("read", "write", lock_name(self.sale.pk))
-        self._customers: dict[str, int] = {}
-        self._processes: dict[str, ShopWorker] = {}
-
-    def process(self, who: str) -> ShopWorker:
-        """Return the process of an actor."""
-        if who not in self._processes:
-            self._processes[who] = self.testbed.worker(who)
-            self._customers[who] = self.testbed.create_customer()
-        return self._processes[who]
+        testbed.hides_stock = True
+        kind = Sale.Fulfilment.QUEUED if is_queued else Sale.Fulfilment.DIRECT
+        self.sale = testbed.open_sale(stock, fulfilment=kind)
+        names = actors.split(", ")
+        self._customers = {who: testbed.create_customer() for who in names}
+        while len(testbed.stores.idle) < len(names):  # they start at the same time
+            testbed.stores.idle.append(ShopWorker())
+        self.processes = {who: testbed.worker(who) for who in names}
 
     def ask(self, who: str, do: str, *, dies_at: str = "", **fields: Any) -> str:
         """Let an actor do something, and return the answer; kill its process at a fail point."""
-        process = self.process(who)
+        process = self.processes[who]
         request = {"served_by": self.served_by, "sale": self.sale.pk, "name": do, "fields": fields}
         request["user"] = self._customers[who]
         if not dies_at:
@@ -163,8 +167,12 @@ class FlashSale:
         yield
         self.testbed.note("fault", "end", what="pays", lane=who)
 
-    def count(self, *, arrived: int = 0) -> dict[str, Any]:
-        """Return what orders and Redis say in the end; units that are lost or oversold break it."""
+    def count(self, *, arrived: int = 0, refused: bool = False) -> dict[str, Any]:
+        """Return what orders and Redis say in the end.
+
+        It broke if units are lost or oversold, or if the last buyer was refused although some are
+        left.
+        """
         found = Counter(Order.objects.filter(sale=self.sale).values_list("status", flat=True))
         sold = sum(found[status] for status in Order.LIVE)
         shop = resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)
@@ -173,6 +181,7 @@ class FlashSale:
         refunded = Payment.objects.filter(order__sale=self.sale, status=Payment.Status.REFUNDED)
         facts["refunded"] = refunded.count()
         wrong = {"lost": max(0, stock - sold - left), "oversold": max(0, sold - stock)}
+        wrong["unsold"] = left * refused
         for what, units in wrong.items():
             if units:
                 told = {"what": WRONG[what], "value": units, "sign": "kill"}

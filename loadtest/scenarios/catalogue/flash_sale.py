@@ -5,7 +5,7 @@ import time
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
-from loadtest.recipes.flash_sale import POPPED, RESERVED
+from loadtest.recipes.flash_sale import PACE, POPPED, RESERVED
 from loadtest.scenarios.scenario import Facts, scenario
 from loadtest.scenarios.steps import FlashSale
 from loadtest.scenarios.testbed import Testbed
@@ -36,7 +36,9 @@ PAYMENT = 1.6
 )
 def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let one buyer exceed the limit, and another want what is left."""
-    sale = FlashSale(testbed, "CheckedLate", is_repaired, stock=2, fulfilment="queued")
+    sale = FlashSale(
+        testbed, "CheckedLate", is_repaired, "buyer A, buyer B, consumer", stock=2, is_queued=True
+    )
     for who, key in (("buyer A", "1"), ("buyer A", "2"), ("buyer B", "1")):
         sale.ask(who, "buy", key=key)
     if is_repaired:
@@ -68,7 +70,14 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill a buyer's process after it took a unit, and a consumer in the middle of its work."""
-    sale = FlashSale(testbed, "TwoCommands", is_repaired, stock=2, fulfilment="queued")
+    sale = FlashSale(
+        testbed,
+        "TwoCommands",
+        is_repaired,
+        "buyer A, buyer B, consumer, consumer 2",
+        stock=2,
+        is_queued=True,
+    )
     sale.ask("buyer A", "buy", dies_at=RESERVED)
     sale.ask("buyer B", "buy")
     sale.ask("consumer", "consume", dies_at="queued.committed" if is_repaired else POPPED)
@@ -96,7 +105,14 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let the only unit come back after a buyer was refused; the same buyer tries again."""
-    sale = FlashSale(testbed, "SoldOutFlag", is_repaired, stock=1, fulfilment="queued")
+    sale = FlashSale(
+        testbed,
+        "SoldOutFlag",
+        is_repaired,
+        "buyer A, buyer B, consumer, worker",
+        stock=1,
+        is_queued=True,
+    )
     sale.ask("buyer A", "buy")
     sale.ask("buyer B", "buy")
     if is_repaired:
@@ -105,8 +121,7 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
     told = sale.ask("buyer B", "buy")
     if is_repaired:
         sale.ask("consumer", "consume")
-    facts = sale.count()
-    return facts | {"broke": told == "sold_out" and facts["left"] > 0}
+    return sale.count(refused=told == "sold_out")
 
 
 @scenario(
@@ -128,7 +143,7 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
     """Expire an order, sell its unit again, and report the payment of the first buyer."""
-    sale = FlashSale(testbed, "BookedBlindly", is_repaired, stock=1, fulfilment="direct")
+    sale = FlashSale(testbed, "BookedBlindly", is_repaired, "buyer A, buyer B, worker", stock=1)
     sale.ask("buyer A", "buy")
     sale.expire()
     for who, do in (("buyer B", "buy"), ("buyer B", "pay"), ("buyer A", "pay")):
@@ -158,7 +173,8 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
-    sale = FlashSale(testbed, "Textbook", is_repaired, stock=1, fulfilment="direct")
+    testbed.add_lock("set_px", "loadtest.recipes.redis_textbook.SetExpireBackend")
+    sale = FlashSale(testbed, "Textbook", is_repaired, "buyer A, buyer B, worker", stock=1)
     facts = {"hold": HOLD, "payment": PAYMENT}
     if is_repaired:
         sale.ask("buyer A", "buy")
@@ -169,16 +185,16 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
         sale.ask("buyer B", "buy")
         sale.ask("buyer B", "pay")
         return sale.count() | facts
-    testbed.add_lock("set_px", "loadtest.recipes.redis_textbook.SetExpireBackend")
     lock = {"alias": "set_px", "name": "unit:1", "ttl": HOLD, "timeout": 2 * HOLD, "renew": False}
-    sale.process("buyer A").call("acquire", **lock)
+    sale.processes["buyer A"].call("acquire", **lock)
     paid_at = time.monotonic() + PAYMENT
     with sale.paying("buyer A"):
-        sale.process("buyer B").call("acquire", **lock)
+        sale.processes["buyer B"].call("acquire", **lock)
+        with sale.paying("buyer B"):
+            time.sleep(PACE)
+        sale.ask("buyer B", "order")
         time.sleep(max(0.0, paid_at - time.monotonic()))
-    with sale.paying("buyer B"):
-        sale.ask("buyer A", "order")
-    sale.ask("buyer B", "order")
+    sale.ask("buyer A", "order")
     return sale.count() | facts
 
 
@@ -203,7 +219,14 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
     """Sell a unit between the moment at which staff open the form and the moment they save it."""
-    sale = FlashSale(testbed, "SavedNumber", is_repaired, stock=2, fulfilment="queued")
+    sale = FlashSale(
+        testbed,
+        "SavedNumber",
+        is_repaired,
+        "buyer A, buyer B, buyer C, buyer D, staff, consumer",
+        stock=2,
+        is_queued=True,
+    )
     shown = sale.sale.left
     testbed.note("step", lane="staff", what=gettext_noop("the form shows %(value)s"), value=shown)
     sale.ask("buyer A", "buy")
