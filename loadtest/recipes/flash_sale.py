@@ -127,6 +127,7 @@ class TwoCommands(Textbook):
 
     def consume(self) -> None:
         """Take the oldest message, then write its order."""
+        time.sleep(PACE)
         if user := self.client.lpop(self.queue):
             waiting = self.client.llen(self.queue)
             self.step(gettext_noop("LPOP: %(value)s waiting"), waiting, lane="queue")

@@ -240,6 +240,11 @@ PARTS = (
 COURSE = tuple(step for part in PARTS for step in part.steps)
 
 
+def part_of(step: Step) -> Part:
+    """Return the part to which the step belongs."""
+    return next(part for part in PARTS if step in part.steps)
+
+
 def step_of(scenario: str) -> Step:
     """Return the step that shows the scenario."""
     return next(step for step in COURSE if scenario in step.scenarios)

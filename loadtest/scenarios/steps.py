@@ -12,6 +12,7 @@ from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import FaultFailed, until
 from loadtest.load.shop_worker import ShopWorker
+from loadtest.recipes.flash_sale import PACE
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
 from shop.models import Order, Payment, Sale
@@ -173,6 +174,7 @@ class FlashSale:
         It broke if units are lost or oversold, or if the last buyer was refused although some are
         left.
         """
+        time.sleep(PACE)
         found = Counter(Order.objects.filter(sale=self.sale).values_list("status", flat=True))
         sold = sum(found[status] for status in Order.LIVE)
         shop = resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)

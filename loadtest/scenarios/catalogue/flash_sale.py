@@ -100,7 +100,7 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
         "%(r_stock)d."
     ),
     repair=_("“Sold out” is computed from the units left, read at most a tenth of a second ago."),
-    immune=_("Every sale that stores no second truth beside the number of units."),
+    immune=_("Sales that store only the number of units."),
     requires_overlap=False,
 )
 def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -137,8 +137,8 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
         "The recipe booked it: %(b_paid)d paid orders for %(b_stock)d unit.\n"
         "The shop refunded %(r_refunded)d payment: %(r_paid)d paid order for %(r_stock)d unit."
     ),
-    repair=_("One UPDATE pays an order only while it is pending and in time. Else: refund."),
-    immune=_("No shop: every payment provider reports late at times."),
+    repair=_("One UPDATE pays the order only if it is pending and in time. Otherwise: a refund."),
+    immune=_("None: every payment provider sometimes reports late."),
     requires_overlap=False,
 )
 def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -169,7 +169,7 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
         "No lock during a payment. A pending order holds the unit until a deadline in its row, and "
         "the payment ends at the provider before that."
     ),
-    immune=_("Every backend: a lock is for milliseconds, and no lease is made for a customer."),
+    immune=_("None: no lease can know for how long a customer pays."),
 )
 def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
@@ -191,7 +191,7 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     with sale.paying("buyer A"):
         sale.processes["buyer B"].call("acquire", **lock)
         with sale.paying("buyer B"):
-            time.sleep(PACE)
+            time.sleep(3 * PACE)
         sale.ask("buyer B", "order")
         time.sleep(max(0.0, paid_at - time.monotonic()))
     sale.ask("buyer A", "order")
@@ -211,10 +211,8 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
         "A's unit was in stock again: %(b_sold)d sold of %(b_stock)d.\n"
         "The shop added 1 to what was left: %(r_sold)d sold of %(r_stock)d."
     ),
-    repair=_(
-        "Stock moves by a difference. The form and its UPDATE know how many came, not how many are."
-    ),
-    immune=_("None: any form that saves a number it has read loses what happened since."),
+    repair=_("The form asks how many units have arrived, and one UPDATE adds them."),
+    immune=_("None: a form that saves a number it has read overwrites every sale since then."),
     requires_overlap=False,
 )
 def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
