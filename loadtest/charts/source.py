@@ -51,31 +51,6 @@ WRITES: dict[str, Place] = {
     "fenced": (STOCK, "SET quantity = %s, fence_epoch"),
     "naive": (STOCK, "WRITE = "),
 }
-RECIPE, OWN = f"{RECIPES}/flash_sale.py", "shop/reservations/lua"
-ORDERS, PAYMENTS = "shop/orders/service.py", "shop/payments/service.py"
-STEPS: dict[bool, dict[str, Place]] = {
-    False: {
-        "DECR": (RECIPE, "self.client.decr("),
-        "INCRBY": (RECIPE, "self.client.incrby("),
-        "SET:": (RECIPE, "self.client.set(self.flag"),
-        "SET ": (RECIPE, "self.client.set(self.stock, shown"),
-        "RPUSH:": (RECIPE, "self.client.rpush("),
-        **dict.fromkeys(("LPOP:", "empty"), (RECIPE, "self.client.lpop(")),
-        "sold": (RECIPE, "self.orders.create("),
-        "expired": (RECIPE, "due.update("),
-    },
-    True: {
-        "script:": (f"{OWN}/reserve.lua", "redis.call('HINCRBY', state, 'queued'"),
-        "XADD:": (f"{OWN}/reserve.lua", "redis.call('XADD'"),
-        "XDEL:": (f"{OWN}/settle.lua", "redis.call('XDEL'"),
-        "returned:": (f"{OWN}/release.lua", "redis.call('HINCRBY', KEYS[1], 'stock'"),
-        "added:": (f"{OWN}/set_stock.lua", "redis.call('HSET', KEYS[1], 'stock'"),
-        "sold": (STOCK, "ids = commit("),
-        "expired": (ORDERS, "commit([_end(orders"),
-        "payment": (PAYMENTS, "provider().close(payment)"),
-    },
-}
-"""By a part of what a store does in a flash sale; True: in the shop."""
 
 
 class Line(NamedTuple):
@@ -156,9 +131,8 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _line(*ACQUIRE[store])
         case "release", "invoke" if store in RELEASE:
             return _line(*RELEASE[store])
-        case "step", _any if "lane" in event:
-            places = STEPS[guard.startswith("shop,")].items()
-            return next((_line(*place) for part, place in places if part in event["what"]), None)
+        case "step", _any if event.get("code"):
+            return _line(*event["code"])
         case "renew", _any:
             return _line(LEASE, "= self.backend.extend(")
         case "lost", _any:

@@ -36,6 +36,8 @@ STYLE = (
     "@media (prefers-color-scheme: dark) {"
     " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
 )
+LAST = ("queue", "consumer", "consumer 2", "database")
+"""The lanes below all others, in this order."""
 UNMARKED = ("poll", "wake")
 """Signs without a label, too many to be magnified."""
 
@@ -259,9 +261,9 @@ def seconds(span: Span) -> str:
     return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
 
 
-def _sort_key(lane: Lane) -> tuple[bool, str, bool]:
+def _sort_key(lane: Lane) -> tuple[bool, str, int]:
     """Sort processes by name; servers and staff keep the order of their first event after them."""
     if not lane.name.startswith(("buyer", "holder", "waiter", WATCHDOG)):
-        return True, "", False
+        return True, "", LAST.index(lane.name) if lane.name in LAST else -1
     actor = lane.name.removeprefix(WATCHDOG)
     return False, actor.replace("holder", "a"), actor != lane.name  # the first holder comes first

@@ -25,8 +25,7 @@ _RECORDED = (
     *(gettext_noop("force"), gettext_noop("drain")),
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
-    *(gettext_noop("queue"), gettext_noop("pays")),
-    *(gettext_noop("consumer"), gettext_noop("consumer 2")),
+    *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
 )
 
 

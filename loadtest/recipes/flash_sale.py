@@ -11,8 +11,10 @@ services, which `loadtest.load.own_sale` calls for the same requests, have none 
 """
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
@@ -25,14 +27,14 @@ from shop.models import Order, Sale
 
 PACE = 0.12
 """Seconds before each step, so that the chart shows them apart."""
-RESERVED = "flash_sale.reserved"
-"""The fail point after a unit was taken in Redis."""
-POPPED = "flash_sale.popped"
-"""The fail point after a message was taken from the queue, and before its order is written."""
+RESERVED, POPPED = "flash_sale.reserved", "flash_sale.popped"
+"""Fail points: after a unit was taken in Redis; after a message was taken from the queue."""
+LANES = {"stock": "Redis", "queue": gettext_noop("queue"), "flag": gettext_noop("sold-out flag")}
+"""The lane of each key."""
 
 
 @cache
-def _client() -> Redis:
+def _client() -> Any:  # redis-py has no type for `execute_command`
     return Redis.from_url(settings.REDIS_URL, decode_responses=True)
 
 
@@ -44,46 +46,49 @@ class RecordedSale:
         self.sale = Sale.objects.select_related("stock", "product").get(pk=sale)
         self.orders = Order.objects.filter(sale=self.sale)
 
-    def step(self, what: str, value: object = None, *, lane: str = "database") -> None:
-        """Record a step; `what` may show the value."""
-        self.recorder.note("step", lane=lane, what=what, value=value)
+    def step(self, lane: str, what: str, value: object, code: Sequence[str] = ()) -> None:
+        """Record a step; `what` may show the value, `code` is a file and a part of its line."""
+        self.recorder.note("step", lane=lane, what=what, value=value, code=code)
 
     def show_orders(self) -> None:
         """Record how many orders hold a unit."""
         held = self.orders.filter(status__in=Order.LIVE).count()
-        self.step(gettext_noop("%(value)s sold"), held)
+        self.step("database", gettext_noop("%(value)s sold"), held)
 
 
 class Textbook(RecordedSale):
     """What the recipes have in common; it has no flaw of its own."""
 
-    def __init__(self, recorder: Recorder, sale: int, user: int) -> None:
-        super().__init__(recorder, sale, user)
-        self.client, key = _client(), f"textbook:{sale}"
-        self.stock, self.flag, self.queue = f"{key}:stock", f"{key}:flag", f"{key}:queue"
-        self.client.set(self.stock, self.sale.left, nx=True)
+    def redis(self, command: str, key: str, *args: object) -> Any:
+        """Send a command that concerns a key of this sale, record it, and return the reply."""
+        time.sleep(PACE)
+        start = f"textbook:{self.sale.pk}:"
+        _client().set(f"{start}stock", self.sale.left, nx=True)
+        reply = _client().execute_command(command, start + key, *args)
+        what = " ".join([command, *map(str, args), "→ %(value)s"])
+        told = gettext_noop("empty") if reply is None else "OK" if reply is True else reply
+        code = "loadtest/recipes/flash_sale.py", f'redis("{command}", "{key}"'
+        self.step(LANES[key], what, told, code)
+        return reply
 
     def left(self) -> int:
         """Return the units that Redis offers."""
-        return int(self.client.get(self.stock) or 0)
+        return int(_client().get(f"textbook:{self.sale.pk}:stock") or 0)
 
     def take(self) -> bool:
         """Take a unit; return False if there is none."""
-        time.sleep(PACE)
-        left = int(self.client.decr(self.stock))
-        self.step("DECR → %(value)s", left, lane="Redis")
-        if left < 0:
-            self.client.incr(self.stock)
-        return left >= 0
+        if self.redis("DECR", "stock") >= 0:
+            return True
+        self.redis("INCR", "stock")
+        return False
 
     def order(self, user: int = 0) -> str:
         """Write an order of one unit, by default for this actor."""
         time.sleep(PACE)
         pay_by = timezone.now() + timedelta(seconds=settings.PAY_WITHIN_SECONDS)
         fields = {"customer_id": user or self.user, "key": str(time.monotonic_ns())}
-        self.orders.create(
-            sale=self.sale, quantity=1, unit_price=self.sale.price, pay_by=pay_by, **fields
-        )
+        fields |= {"quantity": 1, "unit_price": self.sale.price, "pay_by": pay_by}
+        self.orders.create(sale=self.sale, **fields)
         self.show_orders()
         return "order"
 
@@ -93,12 +98,10 @@ class Textbook(RecordedSale):
 
     def expire(self) -> None:
         """Expire the unpaid orders whose time is over, and give their units back."""
-        time.sleep(PACE)
         due = self.orders.filter(status=Order.Status.PENDING, pay_by__lte=timezone.now())
         units = due.update(status=Order.Status.EXPIRED)
-        self.step(gettext_noop("%(value)s expired"), units)
-        left = self.client.incrby(self.stock, units)
-        self.step("INCRBY → %(value)s", left, lane="Redis")
+        self.step("database", gettext_noop("%(value)s expired"), units)
+        self.redis("INCRBY", "stock", units)
 
 
 class CheckedLate(Textbook):
@@ -121,20 +124,14 @@ class TwoCommands(Textbook):
         if not self.take():
             return "sold_out"
         reach(RESERVED)
-        waiting = self.client.rpush(self.queue, self.user)
-        self.step(gettext_noop("RPUSH: %(value)s waiting"), waiting, lane="queue")
+        self.redis("RPUSH", "queue", self.user)
         return "queued"
 
     def consume(self) -> None:
         """Take the oldest message, then write its order."""
-        time.sleep(PACE)
-        if user := self.client.lpop(self.queue):
-            waiting = self.client.llen(self.queue)
-            self.step(gettext_noop("LPOP: %(value)s waiting"), waiting, lane="queue")
+        if user := self.redis("LPOP", "queue"):
             reach(POPPED)
             self.order(int(user))
-        else:
-            self.step(gettext_noop("empty"), lane="queue")
 
 
 class SoldOutFlag(Textbook):
@@ -142,11 +139,10 @@ class SoldOutFlag(Textbook):
 
     def buy(self, key: str = "1") -> str:
         """Look at the flag, take a unit, then write the order."""
-        if self.client.exists(self.flag):
+        if self.redis("EXISTS", "flag"):
             return "sold_out"
         if not self.take():
-            self.client.set(self.flag, 1)
-            self.step(gettext_noop("SET: sold out"), lane="Redis")
+            self.redis("SET", "flag", 1)
             return "sold_out"
         return self.order()
 
@@ -169,5 +165,4 @@ class SavedNumber(Textbook):
 
     def restock(self, shown: int, arrived: int) -> None:
         """Save the sum of the units that the form showed and those that arrived."""
-        self.client.set(self.stock, shown + arrived)
-        self.step("SET %(value)s", shown + arrived, lane="Redis")
+        self.redis("SET", "stock", shown + arrived)

@@ -1,6 +1,7 @@
 """The course: what the field learned about locks and flash sales, a step for each lesson."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
@@ -177,7 +178,7 @@ FLASH_SALE = (
         name="late-check",
         title=_("A check after the decrement"),
         notice=_("Redis says 0, and the database has one order for two units."),
-        broken=Excerpt(RECIPES, "FS1", "return self.order()", 'return "limit"'),
+        broken=Excerpt(RECIPES, "Take a unit, check", "return self.order()", 'return "limit"'),
         repaired=Excerpt(RESERVE, "if ordered +", "'queued', quantity"),
         scenarios=("unit-lost-to-a-check",),
     ),
@@ -185,7 +186,7 @@ FLASH_SALE = (
         name="queue",
         title=_("A crash before the queue"),
         notice=_("Two crashes lose two units. In the shop, the same two lose none."),
-        broken=Excerpt(RECIPES, "reach(RESERVED)", "reach(POPPED)", "rpush"),
+        broken=Excerpt(RECIPES, "reach(RESERVED)", "reach(POPPED)", "RPUSH"),
         repaired=Excerpt(RESERVE, "'queued', quantity", "XADD"),
         scenarios=("crash-between-redis-and-queue",),
     ),
@@ -193,7 +194,7 @@ FLASH_SALE = (
         name="sold-out",
         title=_("The sold-out flag"),
         notice=_("Redis has a unit again, and buyer B is still refused."),
-        broken=Excerpt(RECIPES, "self.client.exists(self.flag)", "set(self.flag", "exists("),
+        broken=Excerpt(RECIPES, '"EXISTS", "flag"', '"SET", "flag"'),
         repaired=Excerpt("shop/models.py", "self.Phase.OPEN if self.left"),
         scenarios=("sold-out-for-ever",),
     ),
@@ -217,15 +218,14 @@ FLASH_SALE = (
         name="restock",
         title=_("Staff add stock in mid-sale"),
         notice=_("The form read 2, and 1 was left when it saved 3."),
-        broken=Excerpt(RECIPES, "self.client.set(self.stock, shown"),
+        broken=Excerpt(RECIPES, '"SET", "stock", shown'),
         repaired=Excerpt(STOCK, "RESTOCK = ", "WHERE id"),
         scenarios=("restock-overwrites-sales",),
     ),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """A part of the course."""
 
     name: str
@@ -233,16 +233,8 @@ class Part:
     steps: tuple[Step, ...]
 
 
-PARTS = (
-    Part(name="locks", title=_("Locks"), steps=LOCKS),
-    Part(name="flash-sale", title=_("The flash sale"), steps=FLASH_SALE),
-)
+PARTS = (Part("locks", _("Locks"), LOCKS), Part("flash-sale", _("The flash sale"), FLASH_SALE))
 COURSE = tuple(step for part in PARTS for step in part.steps)
-
-
-def part_of(step: Step) -> Part:
-    """Return the part to which the step belongs."""
-    return next(part for part in PARTS if step in part.steps)
 
 
 def step_of(scenario: str) -> Step:

@@ -123,36 +123,33 @@ class FlashSale:
     """
 
     def __init__(
-        self,
-        testbed: Testbed,
-        recipe: str,
-        is_repaired: bool,
-        actors: str,
-        *,
-        stock: int,
-        is_queued: bool = False,
+        self, testbed: Testbed, recipe: str, is_repaired: bool, actors: str, **options: Any
     ) -> None:
         own, textbook = "loadtest.load.own_sale:OwnSale", f"loadtest.recipes.flash_sale:{recipe}"
         self.testbed, self.served_by = testbed, own if is_repaired else textbook
         testbed.use("conditional")
         testbed.hides_stock = True
-        kind = Sale.Fulfilment.QUEUED if is_queued else Sale.Fulfilment.DIRECT
-        self.sale = testbed.open_sale(stock, fulfilment=kind)
+        self.sale = testbed.open_sale(**options)
         names = actors.split(", ")
-        self._customers = {who: testbed.create_customer() for who in names}
         while len(testbed.stores.idle) < len(names):  # they start at the same time
             testbed.stores.idle.append(ShopWorker())
         self.processes = {who: testbed.worker(who) for who in names}
+        self._customers = {who: testbed.create_customer() for who in names}
 
-    def ask(self, who: str, do: str, *, dies_at: str = "", **fields: Any) -> str:
+    def shop(self) -> Any:
+        """Return the recipe or the shop as this process uses it."""
+        return resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)
+
+    def ask(self, who: str, name: str, *, dies_at: str = "", **fields: Any) -> str:
         """Let an actor do something, and return the answer; kill its process at a fail point."""
-        process = self.processes[who]
-        request = {"served_by": self.served_by, "sale": self.sale.pk, "name": do, "fields": fields}
-        request["user"] = self._customers[who]
+        process, user = self.processes[who], self._customers[who]
+        request = {"served_by": self.served_by, "sale": self.sale.pk, "user": user}
+        request |= {"name": name, "fields": fields}
         if not dies_at:
             return str(process.call("visit", **request)["told"])
         process.start("visit", fault="kill", at=dies_at, **request)
         process.wait_for_fault()
+        self.shop().show_orders()
         return "killed"
 
     def expire(self) -> None:
@@ -176,16 +173,17 @@ class FlashSale:
         """
         time.sleep(PACE)
         found = Counter(Order.objects.filter(sale=self.sale).values_list("status", flat=True))
-        sold = sum(found[status] for status in Order.LIVE)
-        shop = resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)
-        stock, left = self.sale.stock.quantity + arrived, shop.left()
-        facts = {"stock": stock, "sold": sold, "left": left, "paid": found[Order.Status.PAID]}
-        refunded = Payment.objects.filter(order__sale=self.sale, status=Payment.Status.REFUNDED)
-        facts["refunded"] = refunded.count()
-        wrong = {"lost": max(0, stock - sold - left), "oversold": max(0, sold - stock)}
-        wrong["unsold"] = left * refused
+        payments = Payment.objects.filter(order__sale=self.sale)
+        sold, left = sum(found[status] for status in Order.LIVE), self.shop().left()
+        stock = self.sale.stock.quantity + arrived
+        wrong = {"lost": stock - sold - left, "oversold": sold - stock, "unsold": left * refused}
         for what, units in wrong.items():
-            if units:
+            if units > 0:
                 told = {"what": WRONG[what], "value": units, "sign": "kill"}
                 self.testbed.note("step", lane="database", **told)
-        return {**facts, **wrong, "broke": any(wrong.values())}
+        return {
+            **{"stock": stock, "sold": sold, "left": left, "paid": found[Order.Status.PAID]},
+            "refunded": payments.filter(status=Payment.Status.REFUNDED).count(),
+            **{what: max(0, units) for what, units in wrong.items()},
+            "broke": max(wrong.values()) > 0,
+        }

@@ -14,7 +14,7 @@ from loadtest.game.levels import LEVELS
 from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
-from loadtest.scenarios.course import COURSE, PARTS, part_of, step_of
+from loadtest.scenarios.course import COURSE, PARTS, step_of
 from loadtest.scenarios.scenario import FAULTS
 from loadtest.web import runs
 from shop.web.decorators import live_page
@@ -46,7 +46,7 @@ def lesson(request: HttpRequest, name: str) -> HttpResponse:
     if number is None:
         raise Http404
     step = COURSE[number]
-    part = part_of(step)
+    part = next(part for part in PARTS if step in part.steps)
     context = {
         "part": part,
         "number": part.steps.index(step) + 1,

@@ -37,7 +37,12 @@ PAYMENT = 1.6
 def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let one buyer exceed the limit, and another want what is left."""
     sale = FlashSale(
-        testbed, "CheckedLate", is_repaired, "buyer A, buyer B, consumer", stock=2, is_queued=True
+        testbed,
+        "CheckedLate",
+        is_repaired,
+        "buyer A, buyer B, consumer",
+        stock=2,
+        fulfilment="queued",
     )
     for who, key in (("buyer A", "1"), ("buyer A", "2"), ("buyer B", "1")):
         sale.ask(who, "buy", key=key)
@@ -76,7 +81,7 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
         is_repaired,
         "buyer A, buyer B, consumer, consumer 2",
         stock=2,
-        is_queued=True,
+        fulfilment="queued",
     )
     sale.ask("buyer A", "buy", dies_at=RESERVED)
     sale.ask("buyer B", "buy")
@@ -111,7 +116,7 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
         is_repaired,
         "buyer A, buyer B, consumer, worker",
         stock=1,
-        is_queued=True,
+        fulfilment="queued",
     )
     sale.ask("buyer A", "buy")
     sale.ask("buyer B", "buy")
@@ -223,7 +228,7 @@ def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
         is_repaired,
         "buyer A, buyer B, buyer C, buyer D, staff, consumer",
         stock=2,
-        is_queued=True,
+        fulfilment="queued",
     )
     shown = sale.sale.left
     testbed.note("step", lane="staff", what=gettext_noop("the form shows %(value)s"), value=shown)
