@@ -61,7 +61,8 @@ class OwnSale(RecordedSale):
         """Expire the unpaid orders whose time is over."""
         expire_unpaid_orders()
         expired = self.orders.filter(status=Order.Status.EXPIRED).count()
-        self.step("database", gettext_noop("%(value)s expired"), expired)
+        code = "shop/orders/service.py", "commit([_end(orders"
+        self.step("database", gettext_noop("%(value)s expired"), expired, code)
         if self.sale.is_queued:
             text = gettext_noop("returned: %(value)s left")
             self._show("Redis", text, self.left(), "release", "'stock', ARGV[2]")
@@ -69,7 +70,8 @@ class OwnSale(RecordedSale):
     def end_payments(self) -> None:
         """End the payments at the provider as soon as their time is over."""
         ended = until(payments.time_out_payments, "the end of a payment")
-        self.step("database", gettext_noop("%(value)s payment ended"), ended)
+        code = "shop/payments/service.py", "provider().close(payment)"
+        self.step("database", gettext_noop("%(value)s payment ended"), ended, code)
 
     def pay(self) -> str:
         """Let the payment provider report that this customer's payment has succeeded."""
