@@ -83,6 +83,11 @@ class Excerpt:
         """The number of the first line."""
         return _find(self._source(), self.first) + 1
 
+    @property
+    def place(self) -> str:
+        """The file and the number of the first line, "inventory/stock.py:46"."""
+        return f"{self.path}:{self.number}"
+
     def lines(self) -> list[str]:
         """Return the lines, dedented."""
         source = self._source()
@@ -157,6 +162,6 @@ def _line(path: str, part: str) -> SourceLine | None:
     """
     excerpt = Excerpt(path, part)
     try:
-        return SourceLine(f"{path}:{excerpt.number}", *excerpt.lines())
+        return SourceLine(excerpt.place, *excerpt.lines())
     except ValueError:
         return None

@@ -87,7 +87,7 @@ class OwnSale(RecordedSale):
         return "refunded" if refunded else "paid"
 
     def restock(self, shown: int, arrived: int) -> None:
-        """Add the units that arrived, whatever the form showed."""
+        """Add the units that arrived."""
         restock_sale(sale=self.sale, quantity=arrived)
         text = gettext_noop("added: %(value)s left")
         self._show("Redis", text, self.left(), "set_stock", "'stock', ARGV[1]")

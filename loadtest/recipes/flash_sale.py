@@ -148,7 +148,7 @@ class SoldOutFlag(Textbook):
 
 
 class BookedBlindly(Textbook):
-    """FS4: the payment is booked on the order, whatever became of it."""
+    """FS4: the payment is booked on the order without a look at its status."""
 
     def pay(self) -> str:
         """Book the payment that the bank reports."""

@@ -93,7 +93,7 @@ def grid(request: HttpRequest) -> HttpResponse:
                 "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
             }
             cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(picture)
-    order = (NO_LOCK, RECIPE, *BACKENDS, SHOP)
+    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
     rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
