@@ -115,8 +115,12 @@ def crash_and_wait(
     }
 
 
+def _lane_of(actor: str) -> str:
+    return f"buyer {actor}" if len(actor) == 1 else actor
+
+
 class FlashSale:
-    """A sale, and a process for each of its actors.
+    """A sale, and a process for each of its actors: buyers "A" to "D", or others by their names.
 
     A recipe, a class in `loadtest.recipes.flash_sale`, serves them in the broken variant. In the
     repaired one, the shop serves the same requests.
@@ -133,7 +137,7 @@ class FlashSale:
         names = actors.split(", ")
         while len(testbed.stores.idle) < len(names):  # they start at the same time
             testbed.stores.idle.append(ShopWorker())
-        self.processes = {who: testbed.worker(who) for who in names}
+        self.processes = {who: testbed.worker(_lane_of(who)) for who in names}
         self._customers = {who: testbed.create_customer() for who in names}
 
     def shop(self) -> Any:
@@ -161,9 +165,9 @@ class FlashSale:
     @contextmanager
     def paying(self, who: str) -> Iterator[None]:
         """Show that an actor pays until the block ends."""
-        self.testbed.note("fault", "start", what="pays", lane=who)
+        self.testbed.note("fault", "start", what="pays", lane=_lane_of(who))
         yield
-        self.testbed.note("fault", "end", what="pays", lane=who)
+        self.testbed.note("fault", "end", what="pays", lane=_lane_of(who))
 
     def count(self, *, arrived: int = 0, refused: bool = False) -> dict[str, Any]:
         """Return what orders and Redis say in the end.

@@ -1,6 +1,7 @@
 """The failures of flash sales themselves: units in Redis, orders in a queue, payments, restocks."""
 
 import time
+from functools import partial
 
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
@@ -14,6 +15,7 @@ HOLD = 1.0
 """Seconds of the lock around the payment, and of an order's time to pay; in a shop, minutes."""
 PAYMENT = 1.6
 """Seconds for which a customer pays."""
+direct, queued = FlashSale, partial(FlashSale, fulfilment="queued")
 
 
 @scenario(
@@ -36,15 +38,8 @@ PAYMENT = 1.6
 )
 def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let one buyer exceed the limit, and another want what is left."""
-    sale = FlashSale(
-        testbed,
-        "CheckedLate",
-        is_repaired,
-        "buyer A, buyer B, consumer",
-        stock=2,
-        fulfilment="queued",
-    )
-    for who, key in (("buyer A", "1"), ("buyer A", "2"), ("buyer B", "1")):
+    sale = queued(testbed, "CheckedLate", is_repaired, "A, B, consumer", stock=2)
+    for who, key in (("A", "1"), ("A", "2"), ("B", "1")):
         sale.ask(who, "buy", key=key)
     if is_repaired:
         sale.ask("consumer", "consume")
@@ -75,16 +70,9 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill a buyer's process after it took a unit, and a consumer in the middle of its work."""
-    sale = FlashSale(
-        testbed,
-        "TwoCommands",
-        is_repaired,
-        "buyer A, buyer B, consumer, consumer 2",
-        stock=2,
-        fulfilment="queued",
-    )
-    sale.ask("buyer A", "buy", dies_at=RESERVED)
-    sale.ask("buyer B", "buy")
+    sale = queued(testbed, "TwoCommands", is_repaired, "A, B, consumer, consumer 2", stock=2)
+    sale.ask("A", "buy", dies_at=RESERVED)
+    sale.ask("B", "buy")
     sale.ask("consumer", "consume", dies_at="queued.committed" if is_repaired else POPPED)
     sale.ask("consumer 2", "consume")
     return sale.count()
@@ -110,20 +98,13 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let the only unit come back after a buyer was refused; the same buyer tries again."""
-    sale = FlashSale(
-        testbed,
-        "SoldOutFlag",
-        is_repaired,
-        "buyer A, buyer B, consumer, worker",
-        stock=1,
-        fulfilment="queued",
-    )
-    sale.ask("buyer A", "buy")
-    sale.ask("buyer B", "buy")
+    sale = queued(testbed, "SoldOutFlag", is_repaired, "A, B, consumer, worker", stock=1)
+    sale.ask("A", "buy")
+    sale.ask("B", "buy")
     if is_repaired:
         sale.ask("consumer", "consume")
     sale.expire()
-    told = sale.ask("buyer B", "buy")
+    told = sale.ask("B", "buy")
     if is_repaired:
         sale.ask("consumer", "consume")
     return sale.count(refused=told == "sold_out")
@@ -148,10 +129,10 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
     """Expire an order, sell its unit again, and report the payment of the first buyer."""
-    sale = FlashSale(testbed, "BookedBlindly", is_repaired, "buyer A, buyer B, worker", stock=1)
-    sale.ask("buyer A", "buy")
+    sale = direct(testbed, "BookedBlindly", is_repaired, "A, B, worker", stock=1)
+    sale.ask("A", "buy")
     sale.expire()
-    for who, do in (("buyer B", "buy"), ("buyer B", "pay"), ("buyer A", "pay")):
+    for who, do in (("B", "buy"), ("B", "pay"), ("A", "pay")):
         sale.ask(who, do)
     return sale.count()
 
@@ -179,27 +160,27 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
 def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
     testbed.add_lock("set_px", "loadtest.recipes.redis_textbook.SetExpireBackend")
-    sale = FlashSale(testbed, "Textbook", is_repaired, "buyer A, buyer B, worker", stock=1)
+    sale = direct(testbed, "Textbook", is_repaired, "A, B, worker", stock=1)
     facts = {"hold": HOLD, "payment": PAYMENT}
     if is_repaired:
-        sale.ask("buyer A", "buy")
-        with sale.paying("buyer A"):
-            sale.ask("buyer B", "buy")
+        sale.ask("A", "buy")
+        with sale.paying("A"):
+            sale.ask("B", "buy")
             sale.ask("worker", "end_payments")
         sale.expire()
-        sale.ask("buyer B", "buy")
-        sale.ask("buyer B", "pay")
+        sale.ask("B", "buy")
+        sale.ask("B", "pay")
         return sale.count() | facts
     lock = {"alias": "set_px", "name": "unit:1", "ttl": HOLD, "timeout": 2 * HOLD, "renew": False}
-    sale.processes["buyer A"].call("acquire", **lock)
+    sale.processes["A"].call("acquire", **lock)
     paid_at = time.monotonic() + PAYMENT
-    with sale.paying("buyer A"):
-        sale.processes["buyer B"].call("acquire", **lock)
-        with sale.paying("buyer B"):
+    with sale.paying("A"):
+        sale.processes["B"].call("acquire", **lock)
+        with sale.paying("B"):
             time.sleep(3 * PACE)
-        sale.ask("buyer B", "order")
+        sale.ask("B", "order")
         time.sleep(max(0.0, paid_at - time.monotonic()))
-    sale.ask("buyer A", "order")
+    sale.ask("A", "order")
     return sale.count() | facts
 
 
@@ -222,20 +203,13 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
 )
 def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
     """Sell a unit between the moment at which staff open the form and the moment they save it."""
-    sale = FlashSale(
-        testbed,
-        "SavedNumber",
-        is_repaired,
-        "buyer A, buyer B, buyer C, buyer D, staff, consumer",
-        stock=2,
-        fulfilment="queued",
-    )
+    sale = queued(testbed, "SavedNumber", is_repaired, "A, B, C, D, staff, consumer", stock=2)
     shown = sale.sale.left
     testbed.note("step", lane="staff", what=gettext_noop("the form shows %(value)s"), value=shown)
-    sale.ask("buyer A", "buy")
+    sale.ask("A", "buy")
     testbed.note("step", lane="staff", what=gettext_noop("one unit more: save"))
     sale.ask("staff", "restock", shown=shown, arrived=1)
-    for who in ("buyer B", "buyer C", "buyer D"):
+    for who in ("B", "C", "D"):
         sale.ask(who, "buy")
     if is_repaired:
         sale.ask("consumer", "consume")
