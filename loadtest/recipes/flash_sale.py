@@ -57,7 +57,7 @@ class RecordedSale:
 
 
 class Textbook(RecordedSale):
-    """What the recipes have in common; it has no flaw of its own."""
+    """The common part of the recipes, which has no flaw of its own."""
 
     def redis(self, command: str, key: str, *args: object) -> Any:
         """Send a command that concerns a key of this sale, record it, and return the reply."""
