@@ -152,8 +152,8 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
         "order expired, and only B paid: %(r_paid)d of %(r_stock)d."
     ),
     repair=_(
-        "No lock during a payment. A pending order holds the unit until a deadline in its row, and "
-        "the payment ends at the provider before that."
+        "The order holds the unit without a lock, until a deadline in its row. The payment ends at "
+        "the provider before that."
     ),
     immune=_("None: no lease can know for how long a customer pays."),
 )
