@@ -32,7 +32,7 @@ def test_course_and_game_work_from_files(chromium: Browser, site: Path, language
     page.goto((site / "index.html").as_uri())
     page.locator(f"a[lang={language}]").click()
     files = {file.stem: file.as_uri() for file in (site / language).glob("*.html")}
-    assert page.url == files["index"]
+    page.wait_for_url(files["index"])  # until it has loaded
     for name, address in files.items():
         page.goto(address)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -57,7 +57,7 @@ def test_course_and_game_work_from_files(chromium: Browser, site: Path, language
     page.locator("#toggle").press("Enter")
     expect(page.locator(".proved")).to_be_visible()
     page.locator("[data-level=expire] a").click()
-    assert page.url == files["play-expire"]
+    page.wait_for_url(files["play-expire"])
     expect(mark).to_be_visible()  # this browser remembers it
     page.context.close()
     assert faults == []
