@@ -52,11 +52,19 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker):
         "exact, as expected",
     ]
     assert page.locator("figure svg polyline").count() == 2
+    figure = page.locator("figure", has=page.locator(".replay")).first
+    at_the_end = figure.locator(".buyers").text_content()
+    figure.get_by_role("button", name="ten times slower").click()
+    expect(figure.locator("output")).to_have_text(re.compile(r"^\d\.\d\d s: \d+ sold of 50 in stock"))
+    assert figure.locator(".buyers").text_content() != at_the_end
+    figure.get_by_role("button", name="Stop").click()
+    expect(figure.locator(".buyers")).to_have_text(at_the_end)
     link = page.get_by_label("Anyone with this link").input_value()
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     stranger = people(**PHONE, java_script_enabled=False)
     stranger.goto(link)
+    expect(stranger.locator(".replay").first).to_be_hidden()
     expect(stranger.get_by_role("heading", level=1)).to_contain_text("With Redis: exactly 50.")
     expect(stranger.get_by_role("button", name="pause the holder")).to_be_visible()
     assert LabRun.objects.get().state == LabRun.State.DONE
