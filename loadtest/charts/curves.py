@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
-from loadtest.load.report import by_guard, sentence, worst
+from loadtest.load.report import REPORT, by_guard, guard_of, sentence, worst
 
 Run = dict[str, Any]
 WIDTH, MARGIN, BAR = 420, 10, 22
@@ -29,8 +29,6 @@ LINES = (
     ("#c2557f", "1 2"),
     ("#7a808a", "10 4"),
 )
-REPORT = " · "
-"""Separates the name of a guard from that of its report, where two are drawn in one chart."""
 DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
@@ -57,17 +55,15 @@ def bars(runs: Sequence[Run], *, alone: bool = False) -> SafeString:
 
 def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
     """Draw the units sold, those beyond the stock hatched, and a mark at the end of the stock."""
-    words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s")
+    words = _("%(guard)s: sold %(sold)s, stock %(stock)s")
     if run["oversold"]:
-        words = _(
-            "%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many"
-        )
+        words = _("%(guard)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many")
     within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
     bar = {"y": y + 22, "height": BAR}
     # One unit too many of 400 would be less than a pixel wide.
     width = max(4, run["oversold"] * unit) if run["oversold"] else 0
     over = {"x": MARGIN + within, "width": width}
-    drawing.text(MARGIN, y + 14, words % run)
+    drawing.text(MARGIN, y + 14, words % {**run, "guard": guard_of(run)})
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)
     drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)

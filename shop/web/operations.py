@@ -20,6 +20,7 @@ from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
 from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
+from shop.sales.guards import guard_title
 from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
 from shop.web.forms import SwitchForm
 
@@ -94,6 +95,7 @@ def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
         "state": state,
         "conditions": assess(state),
         "rows": state.rows[:MAX_ROWS],
+        "unknown": " · ".join(map(guard_title, state.unknown)),
         "more": max(0, len(state.rows) - MAX_ROWS),
         "is_paused": request.GET.get("rate") == "0",
         "may_switch": _may_switch(request),
@@ -124,7 +126,7 @@ def switch(request: CustomerRequest) -> HttpResponse:
         if step == "check":
             locks[requested["backend"]].probe()
             reachable = _("%s is reachable. No change was made.")
-            messages.success(request, reachable % requested["backend"])
+            messages.success(request, reachable % guard_title(requested["backend"]))
             return _index(request, form)
         by = request.user.get_username()
         now = policy.switch(wait=is_forced, force=is_forced, changed_by=by, **requested)
@@ -132,7 +134,7 @@ def switch(request: CustomerRequest) -> HttpResponse:
         messages.error(request, _("Nothing was changed: %s") % error)
         return _index(request, form)
     if is_forced:
-        messages.success(request, _("Switched to %s") % now.active)
+        messages.success(request, _("Switched to %s") % guard_title(now.backend, now.mode))
     else:
         policy.finish_in_background()
     return _redirect()
