@@ -1,6 +1,7 @@
 """A linear time axis, the crowded moments on it, and rows of labels that do not overlap."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from math import ceil
 from typing import TypeVar
 
@@ -63,16 +64,19 @@ class Axis:
         return Axis(group[0] - margin, group[-1] - group[0] + 2 * margin)
 
     def ticks(self, start: int) -> list[tuple[float, str]]:
-        """Return the places and labels of round times since `start`, at least 48 apart."""
+        """Return the places and labels of round times since `start`, which have room."""
         seconds = self.length / SECOND
-        step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= 48)
         offset = (self.first - start) / SECOND
-        found = []
-        for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
-            at = start + round(n * step * SECOND)
-            is_short = offset + seconds < 0.5
-            label = _("%s ms") % f"{n * step * 1000:g}" if is_short else _("%s s") % f"{n * step:g}"
-            found.append((self(at), label))
+        is_short = offset + seconds < 0.5
+        found: list[tuple[float, str]] = []
+        for step in (s for s in STEPS if s * (RIGHT - LEFT) / seconds >= 48):
+            found = []
+            for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
+                text, unit = (n * step * 1000, _("%s ms")) if is_short else (n * step, _("%s s"))
+                found.append((self(start + round(n * step * SECOND)), unit % f"{text:g}"))
+            pairs = pairwise(found)
+            if all(x - before >= (width(a) + width(b)) / 2 + 4 for (before, a), (x, b) in pairs):
+                break
         return found
 
 

@@ -3,7 +3,7 @@
 Plain SVG with presentation attributes only, the same for pages, offline files and previews.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.safestring import SafeString
@@ -12,13 +12,14 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
+from loadtest.load.plan import BACKENDS
 from loadtest.load.report import REPORT, by_guard, guard_of, sentence, worst
 
 Run = dict[str, Any]
 WIDTH, MARGIN, BAR = 420, 10, 22
 TOP, BAR_ROW = 4, 58
 GOOD, BAD = "#1d7a4f", "#c0392b"
-# Colour and dashes: the lines differ without colour too, and are legible on white and on black.
+# Colour and dashes by lock: the lines differ without colour too, legible on white and on black.
 LINES = (
     ("#d0512f", ""),
     ("#2f8f5b", ""),
@@ -89,7 +90,7 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
     stocks = sorted({run["stock"] for _name, run in shown})
     most = max(1, *stocks, *(run["sold"] for _name, run in shown))
-    guards = list(dict.fromkeys(name.partition(REPORT)[0] for name, _run in shown))
+    pens = _pens((name.partition(REPORT)[0], run["backend"]) for name, run in shown)
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
@@ -102,7 +103,8 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     for stock in stocks:
         drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
     is_apart = y(stocks[-1]) - y(most) > 12
-    for units in (*stocks, 0, *([most] if is_apart else [])):
+    is_above = y(0) - y(stocks[0]) > 12
+    for units in (*stocks, *([0] if is_above else []), *([most] if is_apart else [])):
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
@@ -118,7 +120,7 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
             drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
-        colour, dash = LINES[guards.index(guard) % len(LINES)]
+        colour, dash = pens[guard]
         dash = DASHES.get(label, dash)
         pen = {"stroke": colour, "stroke_dasharray": dash or "none"}
         points = _steps([(x(at), y(units)) for at, units in run["sold_at"]])
@@ -128,6 +130,17 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
     size = WIDTH, PLOT + 40 + LEGEND * len(shown)
     return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
+
+
+def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Return colour and dashes of each guard: those of its lock, or else the next free ones."""
+    found: dict[str, tuple[str, str]] = {}
+    for guard, backend in guards:
+        first = list(BACKENDS).index(backend)
+        ordered = [*LINES[first:], *LINES[:first]]
+        free = (pen for pen in ordered if pen not in found.values())
+        found.setdefault(guard, next(free, ordered[0]))
+    return found
 
 
 def waits(runs: Sequence[Run]) -> SafeString:

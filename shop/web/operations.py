@@ -61,13 +61,16 @@ def _staff_page(view: Callable[[CustomerRequest], HttpResponse]) -> View:
     return never_cache(served)
 
 
-def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResponse:
+def _index(
+    request: CustomerRequest, form: SwitchForm | None = None, *, tested: str = ""
+) -> HttpResponse:
     state, row = get_live_state(), policy.current()
     active = {"backend": row.backend, "mode": row.mode}
     asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
         "form": form or SwitchForm(initial=active | asked),
+        "tested": tested,
         "now": timezone.now(),
     }
     status = 400 if form is not None and form.errors else 200
@@ -113,6 +116,11 @@ def switch(request: CustomerRequest) -> HttpResponse:
     step = request.POST.get("step")
     if step not in ("check", "drain", "force"):
         raise BadInput
+    if step == "check":
+        found = _test_connection(request.POST.get("backend", ""))
+        form = SwitchForm(initial=request.POST.dict())
+        form.initial["reason"] = request.POST.get("reason", "")
+        return _index(request, form, tested=found)
     form = SwitchForm(request.POST)
     if not form.is_valid():
         return _index(request, form)
@@ -123,11 +131,6 @@ def switch(request: CustomerRequest) -> HttpResponse:
         if asked := admin.confirm(request, None, "ops/confirm.html", **shown):
             return asked
     try:
-        if step == "check":
-            locks[requested["backend"]].probe()
-            reachable = _("%s is reachable. No change was made.")
-            messages.success(request, reachable % guard_title(requested["backend"]))
-            return _index(request, form)
         by = request.user.get_username()
         now = policy.switch(wait=is_forced, force=is_forced, changed_by=by, **requested)
     except LockError as error:
@@ -138,6 +141,17 @@ def switch(request: CustomerRequest) -> HttpResponse:
     else:
         policy.finish_in_background()
     return _redirect()
+
+
+def _test_connection(backend: str) -> str:
+    """Return whether the store of a backend responds. Raise BadInput for an unknown backend."""
+    if backend not in list(locks):
+        raise BadInput
+    try:
+        locks[backend].probe()
+    except LockError as error:
+        return _("Nothing was changed: %s") % error
+    return _("%s is reachable. No change was made.") % guard_title(backend)
 
 
 @customer_form

@@ -112,7 +112,7 @@ def test_announcements_are_few(people):
     status["serving"] = 1000
     expect(page).to_have_url(re.compile("/sales/backpack/$"))
     assert heard[0] == "You're in. Your place is kept."
-    assert heard[1].startswith("899 people ahead of you. Your turn in 7 to 11 minutes.")
+    assert heard[1].startswith("People ahead of you: 899. Your turn in 7 to 11 minutes.")
     assert heard[-2:] == ["Your turn comes within a minute.", "It's your turn"]
     assert len(heard) == 11  # the last tenth is the last minute
     assert page.locator("[aria-live], [role=alert], [role=timer]").count() <= 1
