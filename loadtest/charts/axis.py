@@ -1,7 +1,6 @@
 """A linear time axis, the crowded moments on it, and rows of labels that do not overlap."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 from math import ceil
 from typing import TypeVar
 
@@ -66,17 +65,15 @@ class Axis:
     def ticks(self, start: int) -> list[tuple[float, str]]:
         """Return the places and labels of round times since `start`, which have room."""
         seconds = self.length / SECOND
+        room = width(_("%s ms") % 1000) + GLYPH
+        step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= room)
         offset = (self.first - start) / SECOND
-        is_short = offset + seconds < 0.5
-        found: list[tuple[float, str]] = []
-        for step in (s for s in STEPS if s * (RIGHT - LEFT) / seconds >= 48):
-            found = []
-            for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
-                text, unit = (n * step * 1000, _("%s ms")) if is_short else (n * step, _("%s s"))
-                found.append((self(start + round(n * step * SECOND)), unit % f"{text:g}"))
-            pairs = pairwise(found)
-            if all(x - before >= (width(a) + width(b)) / 2 + 4 for (before, a), (x, b) in pairs):
-                break
+        found = []
+        for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):
+            at = start + round(n * step * SECOND)
+            is_short = offset + seconds < 0.5
+            label = _("%s ms") % f"{n * step * 1000:g}" if is_short else _("%s s") % f"{n * step:g}"
+            found.append((self(at), label))
         return found
 
 

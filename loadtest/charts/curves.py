@@ -137,9 +137,8 @@ def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for guard, backend in guards:
         first = list(BACKENDS).index(backend)
-        ordered = [*LINES[first:], *LINES[:first]]
-        free = (pen for pen in ordered if pen not in found.values())
-        found.setdefault(guard, next(free, ordered[0]))
+        free = (pen for pen in (*LINES[first:], *LINES[:first]) if pen not in found.values())
+        found.setdefault(guard, next(free, LINES[first]))
     return found
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -103,22 +102,14 @@ def charts(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _buyers(result: Report) -> list[tuple[str, dict[str, Any]]]:
-    """Return the buyers of each guard's worst run as signs, of two guards at most.
-
-    `replay` is what lab.js needs to show them at any moment of the run.
-    """
+    """Return the buyers of each guard's worst run as signs, of two guards at most."""
     guards = report.by_guard(result["runs"])
     number = dict.fromkeys(("buyers", "served"), result["settings"]["buyers"])
-    found = []
-    for name, group in guards:
-        if len(guards) <= 2 and any(run["verdict"] != "not-run" for run in group):
-            run = {**report.worst(group), **number}
-            shown = buyers(run)
-            replay = {name: run[name] for name in ("stock", "buyers", "sold_at")}
-            replay["per_sign"] = shown["per_sign"]
-            title = report.title(run["backend"], name)
-            found.append((title, {**shown, "replay": json.dumps(replay)}))
-    return found
+    return [
+        (report.title(group[0]["backend"], name), buyers({**report.worst(group), **number}))
+        for name, group in guards
+        if len(guards) <= 2 and any(run["verdict"] != "not-run" for run in group)
+    ]
 
 
 def shown(result: Report) -> dict[str, Any]:
@@ -135,7 +126,8 @@ def shown(result: Report) -> dict[str, Any]:
         "lines": [
             {**run, "guard": report.guard_of(run), "words": report.words(run)} for run in listed
         ],
-        "verdict": report.verdict(runs),
+        "met": sum(map(report.met, runs)),
+        "of": len(runs),
         "spreads": report.spreads(runs),
         "unlisted": len(runs) - len(listed),
         "versions": result["versions"],

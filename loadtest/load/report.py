@@ -69,12 +69,6 @@ def headline(runs: Sequence[Run]) -> str:
     }
 
 
-def verdict(runs: Sequence[Run]) -> str:
-    """Return how many of the runs ended as their guards promise."""
-    values = {"met": sum(map(met, runs)), "all": len(runs)}
-    return _("%(met)s of %(all)s runs ended as their lock and write strategy promise.") % values
-
-
 def spreads(runs: Sequence[Run]) -> list[Run]:
     """Return the figures of each guard that ran more than once: median, least and most."""
     found = []

@@ -41,9 +41,6 @@ def context(run: LabRun) -> dict[str, Any]:
 def offered(run: LabRun) -> list[str]:
     """Return the faults that can hit a lock of this load test."""
     backends, store = run.plan["backends"], run.plan["store"]
-    return [name for name in FAULTS if any(can_hit(name, one, store) for one in backends)]
-
-
-def can_hit(fault: str, backend: str, store: str) -> bool:
-    """Return True if a fault can hit a run under this lock on this database."""
-    return FAULTS[fault].applies(backend, store)
+    return [
+        name for name, fault in FAULTS.items() if any(fault.applies(one, store) for one in backends)
+    ]

@@ -18,6 +18,7 @@ from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from loadtest import scenarios
+from loadtest.kernel.faults import FAULTS
 from loadtest.load.plan import Plan
 from loadtest.load.progress import LoadProgress
 from loadtest.load.run import Progress, run
@@ -178,7 +179,7 @@ def _save_progress(run_id: UUID) -> Progress:
         is_stopped, fault = rows.values_list("stop_requested", "requested_fault").get()
         if is_stopped:
             raise Stopped
-        is_hit = fault and pace.run and live.can_hit(fault, pace.run["backend"], store)
+        is_hit = fault and pace.run and FAULTS[fault].applies(pace.run["backend"], store)
         if not is_hit:  # it waits for a run of a lock that it can hit
             return None
         rows.update(requested_fault="")

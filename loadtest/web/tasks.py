@@ -4,7 +4,7 @@ from uuid import UUID
 
 from celery import shared_task
 
-from loadtest.web import runs, traffic
+from loadtest.web import runs
 from locking.jobs.run_once import run_once
 
 
@@ -12,12 +12,6 @@ from locking.jobs.run_once import run_once
 def execute(run_id: str) -> None:
     """Execute the load test with this id."""
     runs.execute(UUID(run_id))
-
-
-@shared_task(soft_time_limit=traffic.LONGEST, time_limit=traffic.LONGEST + 20)
-def send_traffic(url: str) -> bool:
-    """Send test traffic to the shop at this address."""
-    return traffic.send_traffic(url)
 
 
 @shared_task(time_limit=60, soft_time_limit=50)

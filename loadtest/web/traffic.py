@@ -5,15 +5,17 @@ They come over HTTP, as from browsers: two thirds of the buyers get a unit, the 
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import SplitResult, urlsplit
 
+from celery import shared_task
 from django.utils import timezone
 
 from loadtest.load.http.buyers import remove_accounts, requests, sign_in, sign_out
 from loadtest.load.http.client import send_requests
 from loadtest.load.sale import open_sale, remove_sale
-from locking import locks
+from locking import LockTimeout, locks
 from shop.models import Sale
 
 SECONDS = 30
@@ -25,16 +27,11 @@ LONGEST = 120
 """Seconds until the sale closes in any case."""
 
 
-def send_traffic(url: str) -> bool:
-    """Send it to the shop at `url`; return False if another worker is sending."""
-    lock = locks["redis"].lock("lab:traffic", timeout=0)
-    if not lock.acquire(blocking=False):
-        return False
-    try:
+@shared_task(soft_time_limit=LONGEST, time_limit=LONGEST + 20)
+def send_traffic(url: str) -> None:
+    """Send it to the shop at `url`, unless another worker is sending."""
+    with suppress(LockTimeout), locks["redis"].lock("lab:traffic", timeout=0):
         _send(urlsplit(url))
-    finally:
-        lock.release()
-    return True
 
 
 def _send(address: SplitResult) -> None:

@@ -69,11 +69,6 @@ class Series:
         return max((value for value in self.values if value is not None), default=None)
 
     @property
-    def as_json(self) -> str:
-        """Return the values as JSON, for the script that shows one of them."""
-        return json.dumps([value and round(value, 1) for value in self.values])
-
-    @property
     def lines(self) -> list[str]:
         """Return the points of a polyline for each run of known values."""
         found: list[str] = [""]

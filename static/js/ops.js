@@ -3,9 +3,10 @@
 (() => {
   const chosen = new Map(); // by chart, the number of the second; the charts are replaced all the time
 
+  const valuesOf = (chart) => chart.dataset.values.split(" ");
   const show = (chart) => {
     const at = chosen.get(chart.id);
-    const values = JSON.parse(chart.dataset.values);
+    const values = valuesOf(chart);
     const cursor = chart.querySelector(".cursor");
     const output = document.querySelector(`[data-of=${chart.id}]`);
     cursor.setAttribute("visibility", at === undefined ? "hidden" : "visible");
@@ -13,11 +14,11 @@
     const x = at * 238 / (values.length - 1);
     cursor.setAttribute("x1", x);
     cursor.setAttribute("x2", x);
-    const texts = { ago: values.length - 1 - at, value: values[at] ?? "–" };
+    const texts = { ago: values.length - 1 - at, value: values[at] === "None" ? "–" : Math.round(values[at] * 10) / 10 };
     output.textContent = chart.dataset.words.replace(/{(\w+)}/g, (_all, name) => texts[name]);
   };
   const choose = (chart, at) => {
-    const last = JSON.parse(chart.dataset.values).length - 1;
+    const last = valuesOf(chart).length - 1;
     chosen.set(chart.id, Math.max(0, Math.min(last, at)));
     show(chart);
   };
