@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack containers test test-library matrix faults verify lint audit peers lock screenshots clean
+.PHONY: help demo stack containers check test test-library matrix faults verify lint audit peers lock screenshots clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -27,6 +27,11 @@ containers: ## run docker-compose.yml in podman, as root on Debian, with images 
 	@$(SETUP) --install tools/setup.py test
 	@exec $(BIN)/python tools/containers/containers.py $(ARGS)
 
+check: lint ## lint, and run the tests of the modules that changed since the last commit; SINCE=main
+	@{ git diff --name-only --diff-filter=d $${SINCE:-HEAD}; git ls-files --others --exclude-standard; } \
+		| sed -E 's#^(\w+/)?(.*/)?(\w+)\.py$$#& tests/\1\2test_\3.py#' | tr ' ' '\n' | grep -E '^tests/.*test_\w+\.py$$' | sort -u \
+		| xargs -r ls -d 2>/dev/null | xargs $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" tests/test_imports.py tests/test_layout.py
+
 test: ## install the tests' requirements and run all tests on private real servers; JOBS=2
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
@@ -40,18 +45,16 @@ test: ## install the tests' requirements and run all tests on private real serve
 test-library: ## test the library's wheel without shop and lab; PYTHON=python3 DJANGO=5.2 ARGS="-k redis"
 	@$(SETUP) tools/library.py test $(DJANGO) $(ARGS)
 
-matrix: ## test the wheel with each of PYTHONS="python3.11 ..." and Django; write docs/library/versions.md
+matrix: ## test the wheel with each of PYTHONS="python3.11 ..." and every Django, and print a table
 	@$(SETUP) tools/library.py matrix $(PYTHONS)
 
-faults: ## run the fault suite and write docs/reference/faults.md; SEED=42 ROUNDS=3 repeat it
+faults: ## run the fault suite, print its rows and write var/faults-*.json; SEED=42 ROUNDS=3 repeat it
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
 	TEST_STORE=mariadb $(BIN)/pytest -n $(JOBS) --dist loadfile -m faults \
 		--faults-report=var/faults-mariadb.json || status=$$?; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "faults and stores and not long" \
 		--faults-report=var/faults-sqlite.json || status=$$?; \
-	$(BIN)/python -m tests.fault_page docs/reference/faults.md var/faults-mariadb.json var/faults-sqlite.json \
-		|| status=$$?; \
 	exit $$status
 
 verify: ## search for broken promises, for hours: WHAT=all|long|torture|histories|interleavings|models|mutants|soak
@@ -67,19 +70,20 @@ verify-histories:
 	@HISTORIES=$${HISTORIES:-10000} $(BIN)/pytest -n $(JOBS) tests/verification/histories/test_linearizability.py -k brute_force
 
 verify-interleavings:
-	@$(BIN)/python manage.py verify interleavings --write docs/explanation/interleavings.md
+	@$(BIN)/python manage.py verify interleavings --keep
 
 verify-models:
-	@$(BIN)/python manage.py verify models --write docs/explanation/models.md
+	@$(BIN)/python manage.py verify models
 
 verify-mutants:
-	@MUTANTS_PAGE=docs/reference/mutants.md $(BIN)/pytest -n0 -m "" tests/verification/mutants tests/verification/torture/test_mutants.py
+	@ALL_MUTANTS=1 $(BIN)/pytest -n0 -v -m "" --faults-report=var/mutants.json \
+		tests/verification/mutants tests/verification/torture/test_mutants.py
 
 verify-torture:
 	@$(BIN)/python manage.py verify torture --minutes $${MINUTES:-60} --seed $${SEED:-1}
 
 verify-soak:
-	@$(BIN)/python manage.py verify soak --write docs/measurements/resilience.md
+	@$(BIN)/python manage.py verify soak
 
 lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
 	@$(SETUP) --install tools/setup.py test

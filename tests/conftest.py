@@ -31,7 +31,7 @@ from tests.fault_rows import (  # noqa: F401 - hooks
     pytest_itemcollected,
     pytest_runtest_call,
     pytest_runtest_logreport,
-    pytest_sessionfinish,
+    pytest_terminal_summary,
 )
 
 LONG_FILES = (

@@ -3,18 +3,16 @@
     @pytest.mark.faults(row=5, backend="redis", xf=True)
     def test_a_crash_without_persistence(...)
 
-`make faults` runs the marked tests, and tests/fault_page.py writes docs/reference/faults.md from
-their reports. Injectors count themselves (`devservers.base.injected_faults`); a marked test that
-passes without an injected fault fails. Where the test itself is the fault, as with a second
-release, the marker names it: `fired="..."`. `xf` marks a test that expects two holders and fails
-without them. `audit_sale` and `judge` here are those of the shop and of the lab, and record what
-they found.
+`make faults` runs the marked tests and prints a table of the rows. Injectors count themselves
+(`devservers.base.injected_faults`); a marked test that passes without an injected fault fails.
+Where the test itself is the fault, as with a second release, the marker names it: `fired="..."`.
+`xf` marks a test that expects two holders and fails without them. `audit_sale` and `judge` here are
+those of the shop and of the lab, and record what they found.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,7 +185,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-report", type=Path, help="where the marked tests' facts go (JSON)")
 
 
-_began = time.monotonic()
 _facts: dict[str, dict[str, Any]] = {}
 
 
@@ -201,9 +198,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
                 known["verdict"] = "failed"
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    file = session.config.getoption("--faults-report")
-    if file is not None and not hasattr(session.config, "workerinput"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        report = {"seconds": time.monotonic() - _began, "tests": list(_facts.values())}
-        file.write_text(json.dumps(report, indent=1))
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the rows, and write the facts of each test, if a report is asked for."""
+    file = config.getoption("--faults-report")
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(list(_facts.values()), indent=1))
+    for row, (fault, promised) in ROWS.items():
+        if runs := [facts for facts in _facts.values() if facts["row"] == row]:
+            held = sum(facts["verdict"] == "ok" for facts in runs)
+            injected = sum(sum(facts["fired"].values()) for facts in runs)
+            counts = f"{held} of {len(runs)} ok, {injected} faults injected"
+            terminalreporter.line(f"{row:>2}  {fault}: {promised} ({counts})")
+    terminalreporter.line(f"Each test, with what it injected and observed: {file}")

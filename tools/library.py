@@ -4,10 +4,9 @@
     library.py matrix PYTHON ...             with these Pythons and every DJANGO that serves them
 
 DJANGO may be "lowest": 5.2.0 and the lowest version of each extra that pyproject.toml allows.
-`matrix` writes docs/library/versions.md.
+`matrix` prints a table of the results.
 """
 
-import datetime
 import itertools
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "library" / "versions.md"
 LOWEST = "lowest"
 DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
 DOCS = ("docs/library/README.md", "docs/how-to/redis-deployments.md")
@@ -29,7 +27,6 @@ QUICK = "admin or check or command or idempotency or migrations or run_once or t
 """The part of the tests that depends most on Django."""
 STORES = "redis or redlock or zookeeper"
 """The part that depends on the packages of the extras."""
-TABLE = "<!-- versions -->\n"
 VERSIONS = "import django, platform as p; print(p.python_version(), django.__version__, sep=' | ')"
 
 
@@ -85,9 +82,7 @@ def matrix(*pythons: str) -> bool:
             is_good, row = test(python, django, "-q", "-m", "not long and not faults", "-k", part)
             rows.append(row)
             results.append(is_good)
-            head = [f"{datetime.date.today()}:", "", "| Python | Django | tests |"]
-            table = "\n".join([*head, "| --- | --- | --- |", *rows])
-            PAGE.write_text(f"{PAGE.read_text().partition(TABLE)[0]}{TABLE}\n{table}\n")
+    print("\n".join(["| Python | Django | tests |", "| --- | --- | --- |", *rows]))
     return all(results)
 
 

@@ -7,10 +7,9 @@ import inspect
 import re
 from typing import Any
 
-from tools.lock_table import ROOT  # isort: skip - sets Django up
+from tools.lock_table import BACKENDS, ROOT  # isort: skip - sets Django up
 from django.utils.module_loading import import_string
 
-from loadtest.bench.locks.properties import BACKENDS
 from loadtest.kernel import marked
 from locking import exceptions
 
@@ -25,30 +24,9 @@ NAMES = {
     "Lease": ("Lease", LEASE),
     "locked": ("locked", ""),
     "Fenced": ("models.Fenced", "fenced_update not_newer"),
-    "all_of": ("lease.AllOf", ""),
-    "Leases": ("lease.Leases", "lost check"),
-    "Semaphore": ("lease.Semaphore", "locked"),
-    "ReadWriteLock": ("lease.ReadWriteLock", "read write"),
     "Attributes of LockTimeout": ("LockTimeout", "holder since"),
-    "run_once": ("jobs.run_once.run_once", ""),
-    "current_run": ("jobs.runs.Run", "attempt check finish"),
-    "unique": ("jobs.unique.unique", ""),
-    "idempotent": ("idempotency.views.idempotent", ""),
-    "Attempt": ("idempotency.Attempt", "response is_replay store"),
-    "StoredResponse": ("idempotency.StoredResponse", "to_http"),
-    "single_flight": ("single_flight.SingleFlight", "get_or_build invalidate"),
 }
-"""The public names, each with its object and the members that users need."""
-HOMES = {
-    "run_once": "jobs.run_once",
-    "current_run": "jobs.run_once",
-    "unique": "jobs.unique",
-    "idempotent": "idempotency.views",
-    "Attempt": "idempotency",
-    "StoredResponse": "idempotency",
-}
-"""The module of each name that is not in `locking` itself."""
-CALLED = ("lock", "Attempt", "StoredResponse")
+"""The public names of `locking`, each with its object and the members that users need."""
 
 
 def plain(text: str | None) -> str:
@@ -71,15 +49,14 @@ def row(of: Any, name: str) -> tuple[str, str]:
 
 
 def names() -> str:
-    """Return a section for each public name."""
+    """Return a section for each public name, with the first paragraph of its docstring."""
     text = ""
     for title, (path, members) in NAMES.items():
         of = import_string(f"locking.{path}")
-        is_called = inspect.isfunction(of) or title in CALLED
+        is_called = inspect.isfunction(of) or title == "lock"
         call = f"`{title}{signature(of)}`\n\n" if is_called else ""
-        if title in HOMES:
-            call = f"`from locking.{HOMES[title]} import {title}`\n\n{call}"
-        text += f"### {title}\n\n{call}{inspect.getdoc(of)}\n\n"
+        about, *_details = (inspect.getdoc(of) or "").split("\n\n")
+        text += f"### {title}\n\n{call}{about}\n\n"
         if rows := [row(of, name) for name in members.split()]:
             text += marked.table(["name", "meaning"], rows) + "\n"
     return text
@@ -96,15 +73,10 @@ def options() -> str:
 
 
 def errors() -> str:
-    """Return a table of the errors, each with an anchor."""
+    """Return a table of the errors."""
     found = [one for one in vars(exceptions).values() if hasattr(one, "__cause__")][1:]
-    rows = [(anchor(one.__name__), plain(one.__doc__)) for one in found]
+    rows = [(f"`{one.__name__}`", plain(one.__doc__)) for one in found]
     return marked.table(["error", "meaning"], rows)
-
-
-def anchor(name: str) -> str:
-    """Return a name with the anchor that links and hints name."""
-    return f'<a id="{name.lower().replace(".", "-")}"></a>`{name}`'
 
 
 PARTS = {"names": names, "options": options, "errors": errors}

@@ -1,4 +1,4 @@
-"""Write the tables of backends: properties in docs/reference/locks.md, failures in the READMEs.
+"""Write the table of the backends' properties in docs/reference/locks.md.
 
 .venv/bin/python tools/lock_table.py
 """
@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import django
-from django.utils.translation import gettext as _
-from django.utils.translation import override
+from django.utils.module_loading import import_string
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -17,35 +16,29 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()  # before the imports: the library reads the settings, and they import the library
 PAGE = ROOT / "docs/reference/locks.md"
 PART = "lock_table"
-SUMMARY = "lock_summary"
-READMES = {"README.md": "en", "README.zh-CN.md": "zh-hans"}
 
-from loadtest.bench.locks.properties import (  # noqa: E402
-    FAILURES,
-    HAND_OFF,
-    LOCK,
-    OUTCOMES,
-    capabilities,
-    figures,
-    outcome,
-)
 from loadtest.kernel import marked  # noqa: E402
-from locking.claims import PROPERTIES  # noqa: E402
+from locking.claims import PROPERTIES, Capabilities  # noqa: E402
+
+BACKENDS = {
+    "none": "none.NoneBackend",
+    "process": "process.ProcessBackend",
+    "database": "database.DatabaseBackend",
+    "mysql_session": "mysql_session.MySQLSessionBackend",
+    "postgresql_session": "postgresql_session.PostgreSQLSessionBackend",
+    "redis": "redis.RedisBackend",
+    "redlock": "redlock.RedLockBackend",
+    "zookeeper": "zookeeper.ZooKeeperBackend",
+}
+"""Every backend of the library, by its usual alias."""
 
 
-def summary(language: str) -> str:
-    """Return what each lock between machines does in four failures, and its measured hand-off."""
-    with override(language):
-        rows = [
-            (
-                f"`{alias}`",
-                *(_(OUTCOMES[outcome(declared, failure)]) for failure in FAILURES),
-                figures(alias)["hand-off p50 ms"],
-            )
-            for alias, declared in capabilities().items()
-            if declared.exclusion == "machines"
-        ]
-        return marked.table(map(_, (LOCK, *FAILURES.values(), HAND_OFF)), rows)
+def capabilities() -> dict[str, Capabilities]:
+    """Return what each backend declares, by alias."""
+    return {
+        alias: import_string(f"locking.backends.{path}").capabilities
+        for alias, path in BACKENDS.items()
+    }
 
 
 def markdown() -> str:
@@ -59,5 +52,3 @@ def markdown() -> str:
 
 if __name__ == "__main__":
     marked.write(PAGE, PART, markdown())
-    for name, language in READMES.items():
-        marked.write(ROOT / name, SUMMARY, summary(language))

@@ -1,9 +1,9 @@
-"""Take the pictures of the docs: start a demo, oversell and buy in it, and write docs/img/*.png.
+"""Take the pictures of the docs: start a demo, oversell in it, and write docs/img/*.png.
 
     .venv/bin/python tools/screenshots.py [--room]
 
-With --room, only those of the waiting room: room.png before the opening, on a phone, and
-room-100000.png after it, with 100,000 accounts that joined through the service.
+With --room, only room-100000.png: the waiting room after the opening, with 100,000 accounts that
+joined through the service.
 `oversell.png` is an animation (APNG) of the one-click run, made of screenshots of that run. Needs
 Chromium (Debian's package) and the packages of the tests.
 """
@@ -42,7 +42,6 @@ RUNNING_FRAMES = 5
 PEOPLE, INLET = 100_000, 8000
 """People in the picture of the waiting room, and how many of them are admitted per minute."""
 WAITED_MS = 60_000
-PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 780}, "timezone_id": "Asia/Shanghai"}
 
 
 JOIN = f"""
@@ -112,11 +111,6 @@ def window(browser: Browser, address: str, name: str, **options: Any) -> Page:
     return page
 
 
-def save(page: Page, name: str) -> None:
-    page.evaluate("document.fonts.ready")
-    write(f"{name}.png", page.screenshot())
-
-
 def animated(frames: list[tuple[bytes, int]]) -> bytes:
     """Return an endless APNG of (PNG, milliseconds) frames of one size."""
     first, *others = (Image.open(BytesIO(png)) for png, _milliseconds in frames)
@@ -151,20 +145,18 @@ def film_oversell(browser: Browser, address: str) -> None:
 
 
 def take_room(browser: Browser, address: str, environment: dict[str, str]) -> None:
-    """Join the waiting room on a phone and fill it; take it before and after the opening."""
-    phone = window(browser, address, "wang", color_scheme="light", locale="zh-CN", **PHONE)
-    desktop = window(browser, address, "li", color_scheme="light", **DESKTOP)
-    for page in (phone, desktop):
-        page.goto("/sales/backpack/")
-        page.locator(".action form button").click()
-        page.locator("section[data-view=before]").wait_for()
-    save(phone, "room")
+    """Join the waiting room, fill it, and take it a minute after the opening."""
+    page = window(browser, address, "li", color_scheme="light", **DESKTOP)
+    page.goto("/sales/backpack/")
+    page.locator(".action form button").click()
+    page.locator("section[data-view=before]").wait_for()
     subprocess.run(
         [sys.executable, ROOT / "manage.py", "shell", "-c", JOIN], env=environment, check=True
     )
-    desktop.locator("section[data-view=waiting]").wait_for()
-    desktop.wait_for_timeout(WAITED_MS)
-    save(desktop, f"room-{PEOPLE}")
+    page.locator("section[data-view=waiting]").wait_for()
+    page.wait_for_timeout(WAITED_MS)
+    page.evaluate("document.fonts.ready")
+    write(f"room-{PEOPLE}.png", page.screenshot())
 
 
 def write(name: str, picture: bytes) -> None:
@@ -182,19 +174,6 @@ def main() -> None:
         if "--room" in sys.argv:
             return
         film_oversell(browser, address)
-        page = window(browser, address, "li", color_scheme="light", **DESKTOP)
-        save(page, "home")
-        phone = window(browser, address, "wang", color_scheme="dark", **PHONE)
-        phone.goto("/sales/teapot/")
-        save(phone, "sale")
-        phone = window(browser, address, "zhang", color_scheme="light", locale="zh-CN", **PHONE)
-        phone.goto("/sales/phone-x/")
-        phone.locator(".action form button").click()
-        phone.locator("main form[action$='/payment/'] button").wait_for()
-        save(phone, "order")
-        staff = window(browser, address, "amy", color_scheme="dark", **DESKTOP)
-        staff.goto("/ops/")
-        save(staff, "ops")
         browser.close()
 
 

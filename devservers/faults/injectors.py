@@ -12,9 +12,9 @@ A fault of a process is best injected at a fail point, by the process itself (`i
 """
 
 import ctypes
-import os
 import signal
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -41,7 +41,10 @@ def inject_into_self(fault: ProcessFault) -> None:
     "gil" waits without releasing the GIL, so that no watchdog thread can renew a lease.
     """
     if fault in ("stop", "kill"):
-        os.kill(os.getpid(), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
+        # To this thread: a signal to the process goes to its main thread, and until that runs, on a
+        # busy machine some milliseconds later, this one would go on.
+        number = signal.SIGSTOP if fault == "stop" else signal.SIGKILL
+        signal.pthread_kill(threading.get_ident(), number)
     elif fault == "gil":
         line = ctypes.create_string_buffer(3)
         ctypes.PyDLL(None).read(0, line, 3)  # "on\n"; PyDLL, unlike CDLL, keeps the GIL

@@ -25,6 +25,7 @@ _RECORDED = (
     *(gettext_noop("force"), gettext_noop("drain")),
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
+    *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
 )
 
 
@@ -84,6 +85,12 @@ def lane_title(name: str) -> str:
     if name.startswith(WAITER):
         return _("waiter %(number)s") % {"number": name.removeprefix(WAITER)}
     return _(name)
+
+
+def translate(label: str) -> str:
+    """Return a recorded label in the active language; a value follows | in the label."""
+    text, _bar, value = label.partition("|")
+    return _(text) % {"value": _(value)} if value else _(text)
 
 
 def short_tokens(events: Sequence[Event]) -> dict[int, str]:
@@ -204,6 +211,8 @@ class TimelineData:
             case "deleted", _:
                 label = gettext_noop("DEL removes the key of %(value)s")
                 self._mark(name, at, "mark", label, event["holder"])
+            case "step", _:
+                self._mark(name, at, event.get("sign", "mark"), event["what"], event.get("value"))
             case (("mark" | "wake" | "poll") as sign, _):
                 self._mark(name, at, sign, event.get("what", ""))
 

@@ -1,4 +1,4 @@
-"""Reproduce classic lock failures on real servers: the broken code, then the repaired code.
+"""Reproduce classic failures of locks and flash sales on real servers, broken and repaired.
 
 Example: manage.py lab scenario holder-paused --html paused.html
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.kernel import marked
 from loadtest.kernel.params import Params, PlanError, add_file, param
 from loadtest.kernel.session import Command, Row
 from loadtest.kernel.terminal import Bar, Terminal
@@ -39,7 +40,7 @@ class ScenarioCommand(Command):
 
     params = Scenarios
     files = {"html": "self-contained HTML report"}
-    part = export.PART
+    part = "lab_scenario"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the scenario names and the output files."""
@@ -100,8 +101,15 @@ class ScenarioCommand(Command):
         return export.as_file(report, suffix)
 
     def write(self, report: Row, page: Path) -> None:
-        """Update the page, its charts and the recordings."""
-        export.write(report, page)
+        """Update the page's table, and keep the report for the pages to show."""
+        export.keep(report)
+        super().write(report, page)
+
+    def markdown(self, report: Row) -> str:
+        """Return a table of the scenarios and their repairs."""
+        shown = (SCENARIOS[result["name"]] for result in report["scenarios"])
+        rows = [(f"`{one.name}`", str(one.repair).partition(". ")[0].rstrip(".")) for one in shown]
+        return marked.table(("scenario", "repaired by"), rows)
 
 
 COMMAND = ScenarioCommand()

@@ -10,7 +10,7 @@ from loadtest.scenarios.course import COURSE, REDIS_RECIPES, STOCK
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
 RESULTS = Path(__file__).with_name("results.json")
-"""What `manage.py verify interleavings --write` found last, by program."""
+"""What `manage.py verify interleavings --keep` found last, by program."""
 STEPS = {step.name: step for step in COURSE}
 LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease")
 WITHDRAW = Excerpt(STOCK, "reading = claim_stock(", "ids = commit(")

@@ -1,7 +1,6 @@
-"""Export a scenario report as an offline page, as charts, and as sections of faults.md."""
+"""Export a scenario report as an offline page, as charts, and as a recording."""
 
 import json
-import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg, timeline
 from loadtest.charts.axis import WIDTH
 from loadtest.charts.export import sheet, table
-from loadtest.kernel import marked
 from loadtest.kernel.history import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
 from shop.sales.guards import guard_words
 
-PART = "lab_scenario"
 RECORDED = Path(__file__).with_name("recorded.json")
 """The report of `lab scenario all --write`, which the pages show before the first run."""
 
@@ -109,31 +106,6 @@ def _chart_name(result: Result, variant: dict[str, Any], suffix: str = "svg") ->
     return f"{result['name']}-{half(variant)}.{suffix}"
 
 
-def write(report: dict[str, Any], page: Path) -> None:
-    """Replace the sections between the page's markers, their charts in img/, and RECORDED."""
+def keep(report: dict[str, Any]) -> None:
+    """Replace the recording."""
     RECORDED.write_text(json.dumps(report, separators=(",", ":")) + "\n")
-    write_charts(report, page.parent / "img")
-    sections = "\n".join(_section(one) for one in report["scenarios"])
-    marked.write(page, PART, f"\n{sections}\n")
-
-
-def _section(result: Result) -> str:
-    scenario = SCENARIOS[result["name"]]
-    images = [
-        f"![{timeline.heading(variant)}](img/{_chart_name(result, variant)})"
-        for variant in result["halves"]
-    ]
-    return "\n".join(
-        [
-            f"### {scenario.title} ({scenario.row}, `{scenario.name}`)\n",
-            *images,
-            "",
-            _wrapped("What happened: " + " ".join(scenario.describe(result))),
-            _wrapped(f"What repairs it: {scenario.repair}"),
-            _wrapped(f"Immune: {scenario.immune}"),
-        ]
-    )
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, break_on_hyphens=False) + "\n"

@@ -103,6 +103,11 @@ def _completed(result: Any) -> Any:
     return result
 
 
+def _is_request(value: object) -> bool:
+    """Return whether it is a request of Django, or of Django REST framework, which wraps one."""
+    return isinstance(getattr(value, "_request", value), HttpRequest)
+
+
 def _refuse(error: LockError, on_busy: OnBusy, args: tuple[Any, ...]) -> HttpResponse | None:
     is_busy = isinstance(error, LockTimeout)
     if on_busy == "return" and is_busy:
@@ -112,7 +117,7 @@ def _refuse(error: LockError, on_busy: OnBusy, args: tuple[Any, ...]) -> HttpRes
 
         if current_task:
             raise current_task.retry(exc=error)
-    if on_busy is None and any(isinstance(one, HttpRequest) for one in args[:2]):
+    if on_busy is None and any(map(_is_request, args[:2])):
         on_busy = 409
     if not isinstance(on_busy, int):
         raise error

@@ -74,3 +74,16 @@
   show();
   document.addEventListener("htmx:afterSwap", show);
 })();
+
+// Remembers in this browser which steps of the course were opened; the course shows it.
+try {
+  const seen = new Set(JSON.parse(localStorage.getItem("course") ?? "[]"));
+  const lesson = document.querySelector("[data-seen-step]");
+  if (lesson) localStorage.setItem("course", JSON.stringify([...seen.add(lesson.dataset.seenStep)]));
+  for (const progress of document.querySelectorAll("[data-seen]")) {
+    const steps = [...progress.parentElement.querySelectorAll("[data-step]")].filter((one) => seen.has(one.dataset.step));
+    steps.forEach((one) => one.classList.add("seen"));
+    progress.querySelector("output").textContent = progress.querySelector("progress").value = steps.length;
+    progress.hidden = false;
+  }
+} catch { /* the browser stores nothing */ }

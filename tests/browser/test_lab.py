@@ -94,6 +94,17 @@ def test_visitor_runs_a_step_of_the_course(people, worker):
     expect(page.get_by_role("heading", level=1)).to_have_text("SETNX, then EXPIRE")
 
 
+def test_course_remembers_the_steps_that_were_seen(people):
+    page = people()
+    page.goto("/learn/late-check/")
+    page.get_by_role("link", name="All steps").click()
+    expect(page.locator("[data-seen] output")).to_have_text(["0", "1"])
+    expect(page.locator("li.seen")).to_have_text(re.compile("A check after the decrement"))
+    for look in LOOKS:
+        for path in ("", "queue/", "payment-lock/", "grid/"):
+            check(people(**look), f"learn-{path.strip('/')}", f"/learn/{path}")
+
+
 def test_interview_questions(people):
     """Without script, an anchor leads to its question, and a place in the code opens its lines."""
     page = people(**PHONE, java_script_enabled=False)

@@ -29,7 +29,7 @@ class PgBouncer(Server):
             "ignore_startup_parameters": "extra_float_digits",
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
-        database = f"shop = host={HOST} port={self.server.port} user={USER}"
+        database = f"* = host={HOST} port={self.server.port} user={USER}"
         self.folder.chmod(0o755)
         config = self.folder / "pgbouncer.ini"
         config.write_text("\n".join(["[databases]", database, "[pgbouncer]", *lines, ""]))

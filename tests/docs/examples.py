@@ -4,7 +4,6 @@ An example runs the blocks of its page one after another in one namespace, and t
 they do what the page promises.
 """
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
@@ -31,10 +30,6 @@ Run = Callable[[Names], Names]
 
 def page_without_project(run: Run) -> None:
     run({})
-
-
-def locks_page(run: Run) -> None:
-    asyncio.run(run({})["report"]())
 
 
 def idempotent_requests(run: Run) -> None:
@@ -145,7 +140,6 @@ EXAMPLES: dict[str, Callable[[Run], None]] = {
     "docs/library/guarantees.md": guarantees,
     "docs/library/semaphores.md": shared_locks,
     "docs/library/views-and-tasks.md": views_and_tasks,
-    "docs/reference/locks.md": locks_page,
     "docs/reference/settings.md": page_without_project,
 }
 

@@ -2,24 +2,28 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 import locking
+from loadtest.cli import scenario
 from loadtest.kernel import marked
+from loadtest.scenarios import export
 from tests.docs.pages import ROOT
 from tools import lock_table
 from tools.library_reference import NAMES, PAGE, PARTS
 
+
+def scenarios() -> str:
+    """Return the table of `lab scenario all --write`."""
+    return scenario.COMMAND.markdown(export.recorded())
+
+
 GENERATED = [
     *((PAGE, part, make) for part, make in PARTS.items()),
     (lock_table.PAGE, lock_table.PART, lock_table.markdown),
-    *(
-        (ROOT / name, lock_table.SUMMARY, partial(lock_table.summary, words))
-        for name, words in lock_table.READMES.items()
-    ),
+    (ROOT / "docs/reference/lab.md", scenario.COMMAND.part, scenarios),
 ]
 
 
@@ -29,24 +33,14 @@ def test_generated_part_is_current(page: Path, part: str, make: Callable[[], str
     assert page.read_text() == before + make() + after, "run its generator: see CONTRIBUTING.md"
 
 
-def test_every_check_and_error_has_an_anchor() -> None:
-    sources = "".join(file.read_text() for file in (ROOT / "locking").rglob("*.py"))
-    anchors = set(re.findall(r'<a id="([^"]+)">', PAGE.read_text()))
-    numbers = set(re.findall(r'"(?:locking\.)?([EW]0\d\d)"', sources))
-    assert len(numbers) > 20
-    assert {f"locking-{number.lower()}" for number in numbers} <= anchors
-    errors = [name for name in locking.__all__ if name.startswith(("Lock", "Key", "Idem"))]
-    assert {name.lower() for name in errors} - {"lock"} <= anchors
-
-
 def test_every_public_name_is_described() -> None:
     text = PAGE.read_text()
     missing = [name for name in locking.__all__ if f"`{name}`" not in text and name not in NAMES]
     assert missing == []
 
 
-def test_page_about_peers_quotes_the_measurements() -> None:
-    page = (ROOT / "docs/library/when-to-choose-a-peer.md").read_text()
+def test_page_on_which_lock_quotes_the_measurements() -> None:
+    page = (ROOT / "docs/library/choose-a-lock.md").read_text()
     measured = (ROOT / "docs/measurements/locks.md").read_text()
     for lock in (r"\*\*redis\*\*", "redis-py Lock"):
         found = re.search(rf"^\| {lock} \| \d+ \| ([\d.]+) \| (\d+)", measured, re.M)

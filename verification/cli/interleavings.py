@@ -5,36 +5,31 @@ Example: manage.py verify interleavings --backend redis
 
 import json
 from argparse import ArgumentParser
-from pathlib import Path
 from typing import Any
 
 from loadtest.game.levels import RESULTS
-from loadtest.kernel import marked
 from loadtest.kernel.actors import perform
 from loadtest.kernel.params import PlanError, add_numbers, keep_within
-from loadtest.kernel.terminal import Terminal, check_file
+from loadtest.kernel.terminal import Terminal
 from loadtest.kernel.topology import Topology
 from verification.interleavings.programs import PARTS, PROGRAMS
 
-PART = "lab_interleavings"
-COLUMNS = "program", "clients", "faults", "interleavings", "verdict"
 LIMIT, MOST = 12_000, 10**9
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the choice of programs, the limit, and the page to update."""
+    """Add the choice of programs, the limit, and whether to keep the counts."""
     parser.add_argument("--backend", action="append", choices=PARTS, help="all by default")
     add_numbers(parser, [("limit", LIMIT, "most interleavings of each program")])
-    text = "update the table of this page, and what the game shows; needs all programs"
-    parser.add_argument("--write", type=Path, metavar="FILE", help=text)
+    text = "keep the counts for the game to show; needs all programs"
+    parser.add_argument("--keep", action="store_true", help=text)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Print what was found; return 1 unless each program violates what it should."""
     keep_within({"limit": (1, MOST)}, options)
-    check_file("write", options["write"], PART)
-    if options["write"] and (options["backend"] or options["limit"] < LIMIT):
-        raise PlanError(f"--write needs all programs, and a limit of at least {LIMIT:,}.")
+    if options["keep"] and (options["backend"] or options["limit"] < LIMIT):
+        raise PlanError(f"--keep needs all programs, and a limit of at least {LIMIT:,}.")
     parts = options["backend"] or PARTS
     names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
     found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
@@ -46,28 +41,24 @@ def handle(terminal: Terminal, **options: Any) -> int:
                 bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
             elif missing := event["missing"]:
                 raise PlanError("; ".join(missing.values()))
-    if options["write"]:
-        write(found, options["write"])
+    if options["keep"]:
+        keep(found)
     terminal.show({"programs": found}, describe)
     return 0 if all(row["is_expected"] for row in found) else 1
 
 
-def write(found: list[dict[str, Any]], page: Path) -> None:
-    """Write the table of the page, and the counts that the game shows."""
-    rows = [[str(cell) for cell in _cells(row)] for row in found]
-    marked.write(page, PART, f"\n{marked.table(COLUMNS, rows)}\n")
+def keep(found: list[dict[str, Any]]) -> None:
+    """Write the counts that the game shows."""
     kept = ("runs", "is_complete", "violations")
     counts = {row["name"]: {name: row[name] for name in kept} for row in found}
     RESULTS.write_text(json.dumps(counts, indent=1) + "\n")
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _clients(row: dict[str, Any]) -> str:
     clients: dict[str, list[str]] = {}
     for client, words in row["clients"].items():
         clients.setdefault(words, []).append(client)
-    texts = "; ".join(f"{', '.join(names)}: {words}" for words, names in clients.items())
-    count = f"{row['runs']:,}" if row["is_complete"] else f"first {row['runs']:,}"
-    return row["name"], texts, ", ".join(row["faults"]), count, _verdict(row)
+    return "; ".join(f"{', '.join(names)}: {words}" for words, names in clients.items())
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -79,9 +70,9 @@ def _verdict(row: dict[str, Any]) -> str:
 def describe(terminal: Terminal, found: dict[str, Any]) -> None:
     """Print each program, its verdict and the shortest violating run."""
     for row in found["programs"]:
-        name, clients, faults, count, _ = _cells(row)
+        count = f"{'' if row['is_complete'] else 'first '}{row['runs']:,} interleavings"
         verdict = terminal.verdict(_verdict(row), is_expected=row["is_expected"])
-        terminal.print(f"{name}: {count} interleavings, {verdict}. {row['seconds']} s")
-        terminal.print(f"  {clients}{' | ' if faults else ''}{faults}")
+        terminal.print(f"{row['name']}: {count}, {verdict}. {row['seconds']} s")
+        terminal.print(f"  {' | '.join([_clients(row), *row['faults']])}")
         for place, step in enumerate(row["trace"], 1):
             terminal.print(f"  {place}. {step}")

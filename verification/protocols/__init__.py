@@ -1,4 +1,4 @@
-"""Models of protocols, of which all states are searched; see docs/explanation/models.md."""
+"""Models of protocols, of which all states are searched; see docs/explanation/searches.md."""
 
 from verification.protocols import queue, switch
 

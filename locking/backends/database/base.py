@@ -68,6 +68,6 @@ class DatabaseLocks(Backend, Generic[S]):
         if not vendor.startswith(cls.vendors):
             needs = f"LOCKS[{alias!r}] needs {' or '.join(cls.vendors)}"
             text = f"{needs}, but DATABASES[{location!r}] is {engine}."
-            hint = "Libraries for other databases: docs/library/when-to-choose-a-peer.md."
+            hint = "Libraries for other databases: docs/library/choose-a-lock.md."
             wrong.append(Error(text, hint=hint, id="locking.E052"))
         return wrong

@@ -77,7 +77,7 @@ def test_paused_holder_oversells_unless_the_row_refuses_its_write():
     options = (*guards("none", "redis"), *strategies, "--fault=pause-holder", "--threads=2")
     report, code = lab("run", *options)
     runs = {(run["backend"], run["discipline"]): run for run in report["runs"]}
-    assert code == 0, {guard: (run["verdict"], run["why"]) for guard, run in runs.items()}
+    assert code == 0, [(guard, run["verdict"]) for guard, run in runs.items()]
     oversold = runs["redis", "naive"]
     assert oversold["verdict"] == "oversold"
     check_sum(oversold)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -121,6 +122,15 @@ VIEWS = {
     "method": lambda id: Pay.as_view()(REQUEST, id=id),
     "bare method": lambda id: Pay.as_view()(RequestFactory().post("/"), id=id),
 }
+if find_spec("rest_framework"):
+    from rest_framework.decorators import api_view
+    from rest_framework.views import APIView
+
+    class RestPay(APIView):
+        get = Pay.get
+
+    VIEWS["REST framework"] = lambda id: api_view()(pay)(REQUEST, id=id)
+    VIEWS["its class"] = lambda id: RestPay.as_view()(REQUEST, id=id)
 
 
 class TestViews:

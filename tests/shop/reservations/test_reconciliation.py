@@ -269,7 +269,7 @@ def test_extended_sale_keeps_its_state() -> None:
 
 @pytest.mark.parametrize("when", ["before the outcomes", "after the outcomes"])
 def test_late_commit_during_a_comparison_offers_no_unit_twice(when: str) -> None:
-    """A search of `verify models queue` found it: see docs/explanation/models.md."""
+    """A search of `verify models queue` found it: see docs/explanation/searches.md."""
     sale, late = a_queued_sale(stock=2), list[list[Statement]]()
     queued = ask(sale)
 

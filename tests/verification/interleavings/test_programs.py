@@ -13,7 +13,7 @@ from loadtest.game.levels import LEVELS
 from loadtest.kernel.terminal import Terminal
 from loadtest.management.commands.lab import Command
 from tests.loadtest.lab import verify
-from verification.cli.interleavings import PART, describe, write
+from verification.cli.interleavings import describe, keep
 from verification.interleavings.programs import PROGRAMS
 
 SAMPLE = 30
@@ -54,17 +54,13 @@ def test_text_has_counts_and_the_shortest_trace(found: dict[str, Any]) -> None:
     assert "lease ends" in found["recipes/set-px"]["trace"]
 
 
-def test_table_and_counts_are_written(
+def test_counts_are_kept_for_the_game(
     tmp_path: Path, found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    results = tmp_path / "results.json"
     monkeypatch.setattr("verification.cli.interleavings.RESULTS", results)
-    page.write_text(f"before\n<!-- {PART} -->\nstale\n<!-- /{PART} -->\nafter\n")
-    write([found["game/race"], found["game/race-broken"]], page)
-    text = page.read_text()
-    assert "stale" not in text
-    assert "| game/race-broken | A, B: wait read write release |  | 6 | oversold in 4" in text
+    keep([found["game/race"], found["game/race-broken"]])
     assert '"game/race": {\n  "runs": 8,' in results.read_text()
     for options in ["--limit", "5"], ["--backend", "redis"]:
-        with pytest.raises(CommandError, match="--write needs all programs"):
-            call_command("verify", "interleavings", *options, "--write", str(page))
+        with pytest.raises(CommandError, match="--keep needs all programs"):
+            call_command("verify", "interleavings", *options, "--keep")

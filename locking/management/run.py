@@ -1,0 +1,191 @@
+"""Run a program under a lock: what `manage.py locks run NAME -- COMMAND` does.
+
+Without a named backend the lock is the database's own, held by a connection of this process: an
+advisory lock of a PostgreSQL transaction, which works behind a pooler, or MySQL's GET_LOCK. Neither
+needs a table, so several machines may run the first `migrate`.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+
+from locking import policy
+from locking.backends.database.sql import digest
+from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.handler import locks
+
+logger = logging.getLogger("locking")
+
+POLL_SECONDS = 0.2
+CHECK_SECONDS = 1.0
+"""Seconds between two checks that the connection of the database's own lock still lives."""
+SILENCE_SECONDS = 10.0
+"""Seconds without a reply after which that lock counts as lost."""
+GRACE_SECONDS = 10.0
+"""Seconds from SIGTERM to SIGKILL for a program whose lock was lost."""
+LONG_SECONDS = 600.0
+"""Seconds after which an open transaction deserves a warning."""
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STARTER = Path(__file__).with_name("starter.py")
+OWN_LOCKS = {
+    "postgresql": (
+        "SELECT pg_try_advisory_xact_lock(('x' || LEFT(%s, 16))::bit(64)::bigint)",
+        "SELECT set_config('idle_in_transaction_session_timeout', '0', TRUE) <> %s",
+    ),
+    "mysql": ("SELECT GET_LOCK(%s, 0)", "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"),
+}
+"""By vendor: the attempt, and the check of a holder. Both return true or false."""
+GALERA = "SHOW VARIABLES LIKE 'wsrep_on'"
+
+
+def run(name: str, command: Sequence[str], *, backend: str | None, timeout: float | None) -> int:
+    """Run a program under a lock; return its exit code, or 128 plus the signal that ended it.
+
+    Wait for the lock for `timeout` seconds, or forever. Raise LockTimeout, LockUnavailable or
+    LockLost; in the last case the program was stopped, or had already ended. It gets SIGTERM,
+    SIGINT and SIGHUP of this process, and on Linux it is killed if this process dies.
+    """
+    is_own = backend is None and connections[DEFAULT_DB_ALIAS].vendor in OWN_LOCKS
+    lock = _database_lock(name, timeout) if is_own else _lease(name, backend, timeout)
+    with lock as is_held:
+        return _supervise(name, command, is_held)
+
+
+def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -> int:
+    """Run a program in a process group of its own. Raise LockLost if the lock is lost."""
+    starter = [sys.executable, "-I", str(STARTER), str(os.getpid()), *command]
+    # Only the foreground group may read a terminal: the program would be stopped.
+    stdin = subprocess.DEVNULL if sys.stdin.isatty() else None
+    program = subprocess.Popen(starter, process_group=0, stdin=stdin)
+
+    def stop(number: int, _frame: FrameType | None = None) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, number)
+
+    before = {number: signal.signal(number, stop) for number in PASSED_ON}
+    try:
+        while is_held():
+            with suppress(subprocess.TimeoutExpired):
+                code = program.wait(POLL_SECONDS)
+                return code if code >= 0 else 128 - code
+        stop(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(GRACE_SECONDS)
+        raise LockLost(f"{name!r} was lost while the program ran.")
+    finally:
+        if program.poll() is None:
+            stop(signal.SIGKILL)
+            program.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _lease(name: str, backend: str | None, timeout: float | None) -> Iterator[Callable[[], bool]]:
+    """Hold a lock of LOCKS. The block gets a function that returns whether it is held."""
+    lock = locks[backend or policy.current().backend].lock(name)
+    if not lock.acquire(timeout=timeout):
+        raise LockTimeout(f"{name!r} is held by another process.")
+    lease = lock.lease
+    assert lease is not None
+    try:
+        yield lambda: not lease.lost
+    except BaseException:  # says more than a release of what was lost
+        with suppress(LockError):
+            lock.release()
+        raise
+    lock.release()
+
+
+@contextmanager
+def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bool]]:
+    """Hold the database's own lock. The block gets a function that returns whether it is held."""
+    holder = _Holder(name, timeout)
+    holder.start()
+    try:
+        holder.decided.wait()
+        if holder.error:
+            raise holder.error
+        yield holder.is_held
+        if not holder.is_held():
+            raise LockLost(f"{name!r} was lost while the program ran.")
+    finally:
+        holder.done.set()
+        holder.join(CHECK_SECONDS)
+
+
+class _Holder(threading.Thread):
+    """Takes the lock on its own connection and checks it every second.
+
+    A thread, because a statement may wait for a server that has disappeared.
+    """
+
+    def __init__(self, name: str, timeout: float | None) -> None:
+        super().__init__(daemon=True)
+        self.lock_name, self.timeout = name, timeout
+        self.decided, self.done = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.checked = 0.0
+
+    def is_held(self) -> bool:
+        """Return whether the server confirmed it lately."""
+        return self.is_alive() and time.monotonic() - self.checked < SILENCE_SECONDS
+
+    def run(self) -> None:
+        """Hold the lock until `done` is set, or until its connection or the server says no."""
+        connection = connections[DEFAULT_DB_ALIAS]
+        attempt, check = OWN_LOCKS[connection.vendor]
+        key = digest(f"run/{connection.settings_dict['NAME']}/{self.lock_name}")
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        # The lock of a transaction needs one; GET_LOCK survives without.
+        block = transaction.atomic if connection.vendor == "postgresql" else nullcontext
+        try:
+            if connection.vendor == "mysql" and (_row(GALERA) or ("", "OFF"))[1] == "ON":
+                raise LockMisuse("The nodes of a Galera cluster share no GET_LOCK: name a backend.")
+            while True:
+                with block():
+                    if _row(attempt, key)[0]:
+                        self._hold(check, key)
+                        return
+                if self.done.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                    raise LockTimeout(f"{self.lock_name!r} is held by another process.")
+                self.done.wait(POLL_SECONDS)
+        except Error as error:
+            self.error = LockUnavailable(f"The database refused the lock: {error}")
+        except (LockTimeout, LockMisuse) as error:
+            self.error = error
+        finally:
+            self.decided.set()
+            with suppress(Error):
+                connection.close()
+
+    def _hold(self, check: str, key: str) -> None:
+        started = self.checked = time.monotonic()
+        is_warned = False
+        while True:
+            if not _row(check, key)[0]:
+                return
+            self.checked = time.monotonic()
+            self.decided.set()
+            if self.done.wait(CHECK_SECONDS):
+                return
+            if self.checked - started > LONG_SECONDS and not is_warned:
+                is_warned = True
+                logger.warning("Lock %s: a transaction is open for 10 minutes.", self.lock_name)
+
+
+def _row(sql: str, *params: str) -> Any:
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchone()
