@@ -27,7 +27,7 @@
     const order = ranks.sort(([a], [b]) => (a < b ? -1 : 1)).map(([, ticket]) => ticket);
     const place = placeUrl ? await json(placeUrl) : null;
     const values = { said: place?.position, position: order.indexOf(place?.ticket) + 1, count: list.length };
-    if (!place) return ["nobody", values];
+    if (!place) return ["drawn", values];
     if (!values.position) return ["late", values];
     return [values.position === values.said ? "correct" : "position", values];
   };
