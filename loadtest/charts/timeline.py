@@ -29,6 +29,7 @@ from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
 from loadtest.kernel.history import SECOND
+from shop.sales.guards import guard_words
 
 __all__ = ["draw", "heading", "length_of", "read", "story"]
 
@@ -70,7 +71,7 @@ def assets() -> dict[str, SafeString]:
 def heading(variant: Mapping[str, Any]) -> str:
     """Return the first line of the timeline, which screen readers read too."""
     text = _("Repaired: %(guard)s") if variant["is_repaired"] else _("Broken: %(guard)s")
-    return text % {"guard": _(variant["guard"])}
+    return text % {"guard": guard_words(variant["guard"])}
 
 
 class _Timeline(Panel):

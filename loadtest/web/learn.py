@@ -4,7 +4,6 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from devservers.programs import installed
@@ -17,6 +16,7 @@ from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
 from loadtest.scenarios.scenario import FAULTS
 from loadtest.web import runs
+from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
 
 NO_LOCK, RECIPE = gettext_noop("no lock"), gettext_noop("textbook recipe")
@@ -90,7 +90,7 @@ def grid(request: HttpRequest) -> HttpResponse:
                 "scenario": scenario,
                 "step": step_of(scenario.name),
                 "variant": export.half(variant),
-                "guard": _(variant["guard"]),
+                "guard": guard_words(variant["guard"]),
                 "broke": variant["facts"]["broke"],
                 "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
             }
@@ -99,7 +99,9 @@ def grid(request: HttpRequest) -> HttpResponse:
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
     rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
-    return render(request, "learn/grid.html", {"guards": [_(one) for one in guards], "rows": rows})
+    return render(
+        request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
+    )
 
 
 def guard_of(text: str) -> str:
