@@ -128,9 +128,11 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     page.get_by_label("no lock", exact=True).uncheck()
     page.get_by_label("Buyers").fill("400")
     page.get_by_label("Stock", exact=True).fill("300")
+    page.get_by_label("Runs of each lock").fill("1")
     page.get_by_role("button", name="Run load test").click()
     pause = page.get_by_role("button", name="Pause the holder")
-    pause.click(timeout=60_000)
+    expect(page.locator("#figures svg")).to_be_visible(timeout=60_000)
+    pause.click()
     expect(page.locator("#fault-note")).to_have_text(re.compile("Requested."))
     expect(page.locator("#figures svg")).to_contain_text("Pause the holder")
     assert LabRun.objects.get().state == LabRun.State.RUNNING
