@@ -24,6 +24,7 @@ NAMES = set(
         Redisson Curator Sentinel Spring Java Stream etcd kazoo nginx asyncio Web CP Kleppmann
         Python JSON CSV PNG SVG HTML SQL UTC URL ID SHA GIL CPU MB KB ms English
         INSERT UPDATE SELECT DELETE DEL SETNX EXPIRE SET NX PX PTTL EVALSHA SIGSTOP kill
+        DECR INCR INCRBY EXISTS RPUSH LPOP XADD XDEL OK
         Lua Overloaded SoldOut ServiceUnavailable Martin Kleppmann Salvatore Sanfilippo
         none process database redis redlock zookeeper naive fenced conditional
         worker beat web consumer sqlite mariadb static products path admin

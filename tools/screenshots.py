@@ -126,9 +126,9 @@ def film_oversell(browser: Browser, address: str) -> None:
     page.goto("/")
     first, running = page.screenshot(), []
     page.locator("form[action='/lab/start/'] button").click()
-    charts = page.locator(".charts")
+    charts = page.locator(".charts").first
     deadline = time.monotonic() + LOAD_TEST_MS / 1000
-    while not charts.is_visible():
+    while not page.locator("#share").is_visible():
         if time.monotonic() > deadline:
             sys.exit("The one-click run did not end.")
         running.append((page.screenshot(), FRAME_MS))

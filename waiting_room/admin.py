@@ -63,6 +63,10 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     action_form = RoomActionForm
     actions = ("set_inlet", "pause", "resume", "reset")
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Return a room that is one: the mode "No waiting room" ends one."""
+        return {"mode": Room.Mode.ARRIVAL, **super().get_changeform_initial_data(request)}
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Forbid deletion: the mode "No waiting room" keeps the record of the draw."""
         return False

@@ -31,7 +31,7 @@ class RoomGate:
         try:
             return self._ask(sale, customer_id) if customer_id else GateState(url_of(sale))
         except ServiceUnavailable:
-            return GateState(url_of(sale))
+            return GateState(url_of(sale), "closed")
 
     def _ask(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> GateState:
         until, is_told = _turns.get((sale.pk, customer_id), (0.0, False))

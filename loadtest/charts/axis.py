@@ -63,9 +63,10 @@ class Axis:
         return Axis(group[0] - margin, group[-1] - group[0] + 2 * margin)
 
     def ticks(self, start: int) -> list[tuple[float, str]]:
-        """Return the places and labels of round times since `start`, at least 48 apart."""
+        """Return the places and labels of round times since `start`, which have room."""
         seconds = self.length / SECOND
-        step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= 48)
+        room = width(_("%s ms") % 1000) + GLYPH
+        step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= room)
         offset = (self.first - start) / SECOND
         found = []
         for n in range(ceil(offset / step), int((offset + seconds) / step) + 1):

@@ -1,5 +1,6 @@
 """The buyers of one run as signs, a sign for each buyer or for several."""
 
+import json
 from math import ceil
 from typing import Any
 
@@ -9,7 +10,10 @@ MOST_SIGNS = 200
 
 
 def buyers(run: dict[str, Any]) -> dict[str, Any]:
-    """Return words, number and signs of each state of a buyer, and the buyers of a sign."""
+    """Return words, number and signs of each state of a buyer, and the buyers of a sign.
+
+    `replay` is what lab.js needs to show them at any moment of the run.
+    """
     per_sign = ceil(run["buyers"] / MOST_SIGNS)
     states, end = [], 0
     for name, words, sign, count in (
@@ -21,4 +25,5 @@ def buyers(run: dict[str, Any]) -> dict[str, Any]:
         begin, end = end, end + count
         signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
         states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
-    return {"states": states, "per_sign": per_sign}
+    replay = {name: run[name] for name in ("buyers", "stock", "sold_at")} | {"per_sign": per_sign}
+    return {"states": states, "per_sign": per_sign, "replay": json.dumps(replay)}

@@ -3,7 +3,7 @@
 Plain SVG with presentation attributes only, the same for pages, offline files and previews.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.safestring import SafeString
@@ -12,13 +12,14 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
-from loadtest.load.report import by_guard, sentence, worst
+from loadtest.load.plan import BACKENDS
+from loadtest.load.report import REPORT, by_guard, guard_of, sentence, worst
 
 Run = dict[str, Any]
 WIDTH, MARGIN, BAR = 420, 10, 22
 TOP, BAR_ROW = 4, 58
 GOOD, BAD = "#1d7a4f", "#c0392b"
-# Colour and dashes: the lines differ without colour too, and are legible on white and on black.
+# Colour and dashes by lock: the lines differ without colour too, legible on white and on black.
 LINES = (
     ("#d0512f", ""),
     ("#2f8f5b", ""),
@@ -29,8 +30,6 @@ LINES = (
     ("#c2557f", "1 2"),
     ("#7a808a", "10 4"),
 )
-REPORT = " · "
-"""Separates the name of a guard from that of its report, where two are drawn in one chart."""
 DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
@@ -57,17 +56,15 @@ def bars(runs: Sequence[Run], *, alone: bool = False) -> SafeString:
 
 def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
     """Draw the units sold, those beyond the stock hatched, and a mark at the end of the stock."""
-    words = _("%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s")
+    words = _("%(guard)s: sold %(sold)s, stock %(stock)s")
     if run["oversold"]:
-        words = _(
-            "%(backend)s + %(discipline)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many"
-        )
+        words = _("%(guard)s: sold %(sold)s, stock %(stock)s, %(oversold)s too many")
     within, end = min(run["sold"], run["stock"]) * unit, MARGIN + run["stock"] * unit - 1
     bar = {"y": y + 22, "height": BAR}
     # One unit too many of 400 would be less than a pixel wide.
     width = max(4, run["oversold"] * unit) if run["oversold"] else 0
     over = {"x": MARGIN + within, "width": width}
-    drawing.text(MARGIN, y + 14, words % run)
+    drawing.text(MARGIN, y + 14, words % {**run, "guard": guard_of(run)})
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)
     drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)
@@ -93,7 +90,7 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
     stocks = sorted({run["stock"] for _name, run in shown})
     most = max(1, *stocks, *(run["sold"] for _name, run in shown))
-    guards = list(dict.fromkeys(name.partition(REPORT)[0] for name, _run in shown))
+    pens = _pens((name.partition(REPORT)[0], run["backend"]) for name, run in shown)
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
@@ -106,7 +103,8 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     for stock in stocks:
         drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
     is_apart = y(stocks[-1]) - y(most) > 12
-    for units in (*stocks, 0, *([most] if is_apart else [])):
+    is_above = y(0) - y(stocks[0]) > 12
+    for units in (*stocks, *([0] if is_above else []), *([most] if is_apart else [])):
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
@@ -122,7 +120,7 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
             drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
-        colour, dash = LINES[guards.index(guard) % len(LINES)]
+        colour, dash = pens[guard]
         dash = DASHES.get(label, dash)
         pen = {"stroke": colour, "stroke_dasharray": dash or "none"}
         points = _steps([(x(at), y(units)) for at, units in run["sold_at"]])
@@ -132,6 +130,16 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
     size = WIDTH, PLOT + 40 + LEGEND * len(shown)
     return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
+
+
+def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Return colour and dashes of each guard: those of its lock, or else the next free ones."""
+    found: dict[str, tuple[str, str]] = {}
+    for guard, backend in guards:
+        first = list(BACKENDS).index(backend)
+        free = (pen for pen in (*LINES[first:], *LINES[:first]) if pen not in found.values())
+        found.setdefault(guard, next(free, LINES[first]))
+    return found
 
 
 def waits(runs: Sequence[Run]) -> SafeString:

@@ -80,7 +80,7 @@ def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for run in report.with_lost_updates(runs):
         variant = {"events": run["lost_updates"]["events"], "guard": run["discipline"]}
-        title = _("The first lost update: %(backend)s + %(discipline)s") % run
+        title = _("The first lost update: %(guard)s") % {"guard": report.guard_of(run)}
         story, chart = timeline.story(variant), timeline.draw(variant, title=title)
         found.append(
             {
@@ -123,7 +123,12 @@ def shown(result: Report) -> dict[str, Any]:
         "buyers": _buyers(result),
         "why": _why(runs),
         **charts(runs),
-        "lines": [{**run, "words": report.words(run)} for run in listed],
+        "lines": [
+            {**run, "guard": report.guard_of(run), "words": report.words(run)} for run in listed
+        ],
+        "met": sum(map(report.met, runs)),
+        "of": len(runs),
+        "spreads": report.spreads(runs),
         "unlisted": len(runs) - len(listed),
         "versions": result["versions"],
         "command": Plan(**result["settings"]).command(),

@@ -83,6 +83,11 @@ class Excerpt:
         """The number of the first line."""
         return _find(self._source(), self.first) + 1
 
+    @property
+    def place(self) -> str:
+        """The file and the number of the first line, "inventory/stock.py:46"."""
+        return f"{self.path}:{self.number}"
+
     def lines(self) -> list[str]:
         """Return the lines, dedented."""
         source = self._source()
@@ -131,6 +136,8 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _line(*ACQUIRE[store])
         case "release", "invoke" if store in RELEASE:
             return _line(*RELEASE[store])
+        case "step", _any if event.get("code"):
+            return _line(*event["code"])
         case "renew", _any:
             return _line(LEASE, "= self.backend.extend(")
         case "lost", _any:
@@ -155,6 +162,6 @@ def _line(path: str, part: str) -> SourceLine | None:
     """
     excerpt = Excerpt(path, part)
     try:
-        return SourceLine(f"{path}:{excerpt.number}", *excerpt.lines())
+        return SourceLine(excerpt.place, *excerpt.lines())
     except ValueError:
         return None

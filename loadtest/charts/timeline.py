@@ -24,11 +24,12 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
 from loadtest.charts.svg import INK, tag
-from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read
+from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read, translate
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
 from loadtest.kernel.history import SECOND
+from shop.sales.guards import guard_words
 
 __all__ = ["draw", "heading", "length_of", "read", "story"]
 
@@ -36,6 +37,8 @@ STYLE = (
     "@media (prefers-color-scheme: dark) {"
     " svg.timeline { color: #e6edf3; } .paper { fill: #0d1117; } }"
 )
+LAST = ("queue", "consumer", "consumer 2", "database")
+"""The lanes below all others, in this order."""
 UNMARKED = ("poll", "wake")
 """Signs without a label, too many to be magnified."""
 
@@ -68,7 +71,7 @@ def assets() -> dict[str, SafeString]:
 def heading(variant: Mapping[str, Any]) -> str:
     """Return the first line of the timeline, which screen readers read too."""
     text = _("Repaired: %(guard)s") if variant["is_repaired"] else _("Broken: %(guard)s")
-    return text % {"guard": _(variant["guard"])}
+    return text % {"guard": guard_words(variant["guard"])}
 
 
 class _Timeline(Panel):
@@ -79,7 +82,9 @@ class _Timeline(Panel):
         super().__init__(data, Axis(data.begin, length or data.end - data.begin))
         self.variant, self.title, self.is_brief = variant, title, is_brief
         self.id = f"over-{crc32(f'{title} {data.begin}'.encode()):x}"
-        self.crowd = None if is_brief else self._crowd()
+        # The steps of a flash sale are in as many lanes that no sign covers another.
+        has_steps = any(event["do"] == "step" for event in data.events)
+        self.crowd = None if is_brief or has_steps else self._crowd()
 
     def _crowd(self) -> Axis | None:
         lanes = self.data.lanes.values()
@@ -174,7 +179,11 @@ class _Timeline(Panel):
         """Draw the faults; yield the places and texts of their labels."""
         for span, part in self.visible(lane.faults):
             extent = self.extent(part)
-            if span.what != "works":  # a process that works is not faulty
+            if span.what == "pays":
+                self.add(
+                    "rect", **extent, y=y, height=BAR, rx=3, stroke="currentColor", fill="none"
+                )
+            elif span.what != "works":  # a process that works is not faulty
                 box = {**extent, "y": y - 2, "height": BAR + 4, "rx": 2}
                 self.add("rect", fill="#ffffff", fill_opacity=0.45, **box)
                 line = {"stroke": "currentColor", "stroke_width": 0.8}
@@ -253,15 +262,9 @@ def seconds(span: Span) -> str:
     return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
 
 
-def translate(label: str) -> str:
-    """Return a recorded label in the active language; a value follows | in the label."""
-    text, _bar, value = label.partition("|")
-    return _(text) % {"value": _(value)} if value else _(text)
-
-
-def _sort_key(lane: Lane) -> tuple[bool, str, bool]:
+def _sort_key(lane: Lane) -> tuple[bool, str, int]:
     """Sort processes by name; servers and staff keep the order of their first event after them."""
     if not lane.name.startswith(("buyer", "holder", "waiter", WATCHDOG)):
-        return True, "", False
+        return True, "", LAST.index(lane.name) if lane.name in LAST else -1
     actor = lane.name.removeprefix(WATCHDOG)
     return False, actor.replace("holder", "a"), actor != lane.name  # the first holder comes first

@@ -25,6 +25,7 @@ _RECORDED = (
     *(gettext_noop("force"), gettext_noop("drain")),
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
+    *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
 )
 
 
@@ -86,6 +87,12 @@ def lane_title(name: str) -> str:
     return _(name)
 
 
+def translate(label: str) -> str:
+    """Return a recorded label in the active language; a value follows | in the label."""
+    text, _bar, value = label.partition("|")
+    return _(text) % {"value": _(value)} if value else _(text)
+
+
 def short_tokens(events: Sequence[Event]) -> dict[int, str]:
     """Return "#1", "#2" ... for the tokens, which may have 19 digits, in the order of fences."""
     in_order = dict.fromkeys(token for _epoch, token in sorted(one.fence for one in holds(events)))
@@ -95,7 +102,8 @@ def short_tokens(events: Sequence[Event]) -> dict[int, str]:
 class TimelineData:
     """The lanes in the order of their first event, the overlaps and the writes to the stock."""
 
-    def __init__(self, recorded: Sequence[Event]) -> None:
+    def __init__(self, recorded: Sequence[Event], has_fences: bool | None = None) -> None:
+        """By default, the lock has fences if a reader of the stock row had one."""
         self.events = own(recorded)
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
         self.begin: int = drawn[0]
@@ -111,7 +119,8 @@ class TimelineData:
         self._released = {one.owner: one.release for one in grants}
         reads = [e for e in self.events if e["do"] == "read"]
         self._tokens = short_tokens(self.events)
-        has_fences = any(e.get("token") in self._tokens for e in reads)
+        if has_fences is None:
+            has_fences = any(e.get("token") in self._tokens for e in reads)
         found = leases(self.events, self.end)
         self.leases = found if has_fences else [one._replace(fence=(0, 0)) for one in found]
         self._is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
@@ -204,6 +213,8 @@ class TimelineData:
             case "deleted", _:
                 label = gettext_noop("DEL removes the key of %(value)s")
                 self._mark(name, at, "mark", label, event["holder"])
+            case "step", _:
+                self._mark(name, at, event.get("sign", "mark"), event["what"], event.get("value"))
             case (("mark" | "wake" | "poll") as sign, _):
                 self._mark(name, at, sign, event.get("what", ""))
 
@@ -221,4 +232,4 @@ class TimelineData:
 
 def read(variant: Mapping[str, Any]) -> TimelineData:
     """Return the timeline data of a variant."""
-    return TimelineData(variant["events"])
+    return TimelineData(variant["events"], variant.get("has_fences"))

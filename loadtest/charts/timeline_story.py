@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from loadtest.charts.source import SourceLine, line_of
-from loadtest.charts.timeline_data import StockWrite, TimelineData, lane_title, read
+from loadtest.charts.timeline_data import StockWrite, TimelineData, lane_title, read, translate
 from loadtest.charts.timeline_storage import stock_text
 from loadtest.kernel.history import SECOND, Event
 
@@ -39,6 +39,7 @@ WORDS = {
     ("end", "GIL held"): gettext_noop("The C code of %(who)s returns."),
     ("start", "works"): gettext_noop("%(who)s works on its order."),
     ("end", "works"): gettext_noop("%(who)s is done with its work."),
+    ("start", "pays"): gettext_noop("%(who)s pays."),
     ("start", "killed"): gettext_noop("%(who)s is killed."),
     ("end", "down"): gettext_noop("%(who)s: up again."),
     ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
@@ -122,6 +123,10 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
                 )
         case "read", "ok" if event["quantity"] is not None:
             return _("%(who)s reads a stock of %(quantity)s.")
+        case "step", _type:
+            what = f"{event['what']}|{event.get('value', '')}".removesuffix("|")
+            text = _("%(who)s: %(what)s.") if "lane" in event else _("%(who)s %(what)s.")
+            return text.replace("%(what)s", translate(what))
         case "write", _type:
             return _of_write(writes[event["t"]])
         case "deleted", _type:

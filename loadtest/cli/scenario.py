@@ -1,4 +1,4 @@
-"""Reproduce classic lock failures on real servers: the broken code, then the repaired code.
+"""Reproduce classic failures of locks and flash sales on real servers, broken and repaired.
 
 Example: manage.py lab scenario holder-paused --html paused.html
 """

@@ -43,10 +43,10 @@ class StepOutdated(ShopError):
     link, link_title = "", _("Back to the game")
 
 
-def start(level: str) -> UUID:
-    """Start a game and return its id. Raise QueueFull or ServiceUnavailable."""
-    game, slot = uuid4(), _take_slot()
-    asked = {"id": game.hex, "level": level, "idle": IDLE_SECONDS, "life": LIFE_SECONDS}
+def start(level: str, *, life: float | None = None) -> UUID:
+    """Start a game of LIFE_SECONDS and return its id. Raise QueueFull or ServiceUnavailable."""
+    game, slot, life = uuid4(), _take_slot(), life or LIFE_SECONDS
+    asked = {"id": game.hex, "level": level, "idle": IDLE_SECONDS, "life": life}
     try:
         with subprocess.Popen(
             [sys.executable, "-m", "loadtest.game"],

@@ -1,7 +1,8 @@
 """The host process of a game: its stores, its buyers, and the requests of the pages.
 
 A request is one JSON line, {"do": "state"} or "end", or {"do": "begin", "level", "guarded"}, or
-{"do": "act", "buyer", "verb", "turn"}. The reply is the state, or {} if the action is not possible.
+{"do": "act", "buyer", "verb", "turn"}, or {"do": "undo", "turn"}. The reply is the state, or {} if
+the action is not possible.
 """
 
 import json
@@ -9,13 +10,14 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.db import connections
 
-from devservers.faults.waiting import until
+from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import emit
 from inventory.models import Stock
 from loadtest.game.buyers import Buyer
@@ -54,8 +56,9 @@ class Game:
         self.close()
         self.stores.redis.send(b"FLUSHALL\r\n")
         self.name, self.level, self.is_guarded = level, LEVELS[level], guarded
-        variant = self.level.guarded if guarded else self.level.broken
+        variant = self.level.variant(guarded)
         self.turn, self.won, self.alias = 0, False, variant.alias
+        self.moves: list[tuple[str, str]] = []
         self.testbed = testbed = Testbed(self.stores)
         testbed.use(variant.strategy, variant.alias, variant.backend, TTL=TTL)
         self.sale = testbed.open_sale(self.level.stock)
@@ -94,6 +97,7 @@ class Game:
         if one is None or turn != self.turn or not self.verbs(one).get(verb):
             return False
         self.turn += 1
+        self.moves.append((buyer, verb))
         before, is_release, lane = self.holder(), one.at == "release", f"buyer {buyer}"
         note = self.testbed.note
         if one.status == "paused":
@@ -110,6 +114,27 @@ class Game:
         if verb == "kill" and self.has_won():
             note("kept", lane=lane)
         return True
+
+    def undo(self, turn: int) -> bool:
+        """Take the last action back: start again, and repeat all actions before it.
+
+        Return False if there is none. The turn still grows, so that a form that is sent twice takes
+        back one action.
+        """
+        if turn != self.turn or not self.moves:
+            return False
+        moves = self.moves[:-1]
+        self.begin(self.name, self.is_guarded)
+        with suppress(FaultFailed):  # then fewer actions are repeated
+            for move in moves:
+                until(partial(self._repeat, *move), "the repeated action", 2 * TTL)
+        self.turn = turn + 1
+        return True
+
+    def _repeat(self, buyer: str, verb: str) -> bool:
+        for one in self.buyers:
+            one.listen(0)  # a waiter may have been granted the lock of a dead holder
+        return self.act(buyer, verb, self.turn)
 
     def _settle(self) -> None:
         """Wait until each buyer has stopped, or waits for a lock that another one holds."""
@@ -150,6 +175,7 @@ class Game:
             "level": self.name,
             "guarded": self.is_guarded,
             "turn": self.turn,
+            "can_undo": bool(self.moves),
             "won": self.won,
             "over": not statuses & {"runs", "stopped", "paused"},
             "moves": bool(statuses & {"runs", "paused", "killed"}),
@@ -193,6 +219,6 @@ def serve(game: Game, address: Path, *, idle: float, life: float) -> None:
                         idle_ends = time.monotonic() + idle
                     if do == "begin":
                         game.begin(**request)
-                    is_done = do != "act" or game.act(**request)
+                    is_done = do not in ("act", "undo") or getattr(game, do)(**request)
                     client.sendall(json.dumps(game.state() if is_done else {}).encode() + b"\n")
                     ends = 0.0 if do == "end" else ends

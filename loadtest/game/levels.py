@@ -55,6 +55,10 @@ class Level:
     kills: bool = False
     """A can be killed, and the goal is a lock that is never free again."""
 
+    def variant(self, guarded: bool) -> Variant:
+        """Return the level with or without its guard."""
+        return self.guarded if guarded else self.broken
+
 
 DELETE = "self._client.delete(self.prefix + claim.name)"
 LEVELS = {

@@ -23,6 +23,7 @@ two have an `error`:
     write        instant     ok or fail; thread, and the quantity that an ok left on the row
     buy          operation   user, key, quantity; order, replayed
     pay, cancel  operation   order
+    step         instant     lane, what, value, code: a step of a flash sale, for the timeline
     fault        start, end  what, lane; target: the actor that it killed, if any
 """
 

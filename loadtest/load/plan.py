@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS
 from loadtest.kernel.params import Params, PlanError, param
+from shop.sales.guards import LOCKS
 
 STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 # The servers that a backend needs beside the database.
@@ -39,7 +40,8 @@ class Plan(Params):
     backends: tuple[str, ...] = param(
         ("none", "redis"),
         "lock backend",
-        **{"choices": tuple(BACKENDS), "default_text": "none and redis", "option": "backend"},
+        **{"choices": {name: LOCKS[name] for name in BACKENDS}, "option": "backend"},
+        default_text="none and redis",
         **{"label": _("Backends"), "is_named": True},
     )
     disciplines: tuple[str, ...] = param(

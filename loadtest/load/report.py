@@ -2,10 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
+
+from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
 VERDICTS = {
@@ -15,6 +18,9 @@ VERDICTS = {
     "ok": gettext_noop("exact"),
 }
 """The worst one first."""
+SPREAD = ("sold", "oversold", "orders_per_second")
+REPORT = " · "
+"""Separates a write strategy from the name of a report, where two are drawn in one chart."""
 TITLES = {"redis": "Redis", "redlock": "RedLock", "zookeeper": "ZooKeeper"}
 
 
@@ -63,9 +69,26 @@ def headline(runs: Sequence[Run]) -> str:
     }
 
 
+def spreads(runs: Sequence[Run]) -> list[Run]:
+    """Return the figures of each guard that ran more than once: median, least and most."""
+    found = []
+    for _name, group in by_guard(runs):
+        done = [run for run in group if run["verdict"] != "not-run"]
+        if len(done) > 1:
+            figures = {name: _spread([run[name] for run in done]) for name in SPREAD}
+            wait = _spread([run["wait_ms"]["p99"] for run in done])
+            found.append({"guard": guard_of(done[0]), "runs": len(done), **figures, "p99": wait})
+    return found
+
+
+def _spread(values: Sequence[float]) -> str:
+    least, middle, most = (f"{one:g}" for one in (min(values), median(values), max(values)))
+    return middle if least == most else f"{middle} ({least}–{most})"
+
+
 def so_far(run: Run) -> str:
     """Return "Without a lock: 61 sold of 50 in stock." for a run under way."""
-    values = {**run, "guard": title(run["backend"], run["backend"])}
+    values = {**run, "guard": title(run["backend"])}
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
 
 
@@ -109,12 +132,17 @@ def explain(run: Run) -> str:
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """Return the runs of each guard under its name, in their order."""
     several = len({run["discipline"] for run in runs}) > 1
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        name = guard_of(run) if several else guard_title(run["backend"])
+        found.setdefault(name, []).append(run)
+    return list(found.items())
 
-    def name(run: Run) -> str:
-        return f"{run['backend']} + {run['discipline']}" if several else run["backend"]
 
-    names = dict.fromkeys(map(name, runs))
-    return [(one, [run for run in runs if name(run) == one]) for one in names]
+def guard_of(run: Run) -> str:
+    """Return the name of a run's guard, with that of its report if there is one."""
+    strategy, sign, label = run["discipline"].partition(REPORT)
+    return f"{guard_title(run['backend'], strategy)}{sign}{label}"
 
 
 def worst(runs: Iterable[Run]) -> Run:
@@ -122,11 +150,13 @@ def worst(runs: Iterable[Run]) -> Run:
     return max(runs, key=lambda run: int(run["oversold"]))
 
 
-def title(backend: str, name: str) -> str:
-    """Return "Without a lock" or "With Redis", with what follows the backend in the name."""
+def title(backend: str, name: str = "") -> str:
+    """Return "Without a lock" or "With Redis", with what follows the lock in the guard's name."""
+    lock = guard_title(backend)
+    rest = name.removeprefix(lock)
     if backend == "none":
-        return _("Without a lock") + name.removeprefix("none")
-    return _("With %(lock)s") % {"lock": TITLES.get(name, name)}
+        return _("Without a lock") + rest
+    return _("With %(lock)s") % {"lock": TITLES.get(lock, lock) + rest}
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
@@ -137,7 +167,7 @@ def _of_guard(name: str, runs: Sequence[Run]) -> str:
         if len(runs) == 1:
             return _("%(guard)s: exactly %(stock)s.") % values
         return _("%(guard)s: exactly %(stock)s in each of %(runs)s runs.") % values
-    values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}-{sold[-1]}"
+    values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}–{sold[-1]}"
     if len(runs) == 1:
         return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock in each of %(runs)s runs.") % values

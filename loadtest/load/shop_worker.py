@@ -16,10 +16,12 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from django.conf import settings
 from django.db import connections
+from django.utils.translation import gettext_noop
 
 from devservers.base import injected_faults
 from devservers.faults.injectors import ProcessFault, inject_into_self
@@ -31,11 +33,22 @@ from loadtest.load.buyers import buy
 from locking import LockError, failpoints, policy
 from locking import locks as handler
 from locking.policy.lock import PolicyLock
+from shop.errors import ShopError
 from shop.models import Sale
 from shop.sales.stock_lock import lock_name
 
 CHECK = "stock.read"
 DESCRIPTIONS = {"stop": "paused", "gil": "GIL held", "wait": "works", "kill": "killed"}
+
+ANSWERS = {
+    "order": gettext_noop("gets an order"),
+    "queued": gettext_noop("gets a reservation"),
+    "sold_out": gettext_noop("is told: sold out"),
+    "limit": gettext_noop("is told: limit reached"),
+    "paid": gettext_noop("has paid"),
+    "refunded": gettext_noop("is refunded"),
+}
+"""What a visitor of a flash sale is told, in words."""
 
 
 class ShopWorker(WorkerProcess):
@@ -207,6 +220,20 @@ class ShopCommands:
             end = buy(self.recorder, get, user, key=key, patience=patience, pauses=random.Random())
         said = {"order": True} if end.kind == "order" else {"error": end.kind}
         return {**said, "seconds": end.ended - end.began}
+
+    def visit(
+        self, *, served_by: str, sale: int, user: int, name: str, fields: dict[str, Any]
+    ) -> object:
+        """Call a method of the class that serves a flash sale, and return what it told the user."""
+        assert self.recorder is not None
+        policy.invalidate()
+        try:
+            told = getattr(resolve_name(served_by)(self.recorder, sale, user), name)(**fields)
+        except ShopError as error:
+            told = error.code
+        if told in ANSWERS:
+            self.recorder.note("step", what=ANSWERS[told])
+        return {"told": told}
 
     def inject(self, fault: ProcessFault) -> None:
         """Inject a fault into this process, after recording and reporting it."""

@@ -1,12 +1,14 @@
-"""The course: what the field learned about locks, in that order, a step for each lesson."""
+"""The course: what the field learned about locks and flash sales, a step for each lesson."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
 from loadtest.charts.source import Excerpt
 from loadtest.scenarios.scenario import Text
 
+RECIPES, RESERVE = "loadtest/recipes/flash_sale.py", "shop/reservations/lua/reserve.lua"
 REDIS_RECIPES = "loadtest/recipes/redis_textbook.py"
 STOCK, REDIS_SCRIPTS = "inventory/stock.py", "locking/backends/lua"
 SET_NX_PX = Excerpt(REDIS_RECIPES, "self._client.set(key")
@@ -28,7 +30,7 @@ class Step:
     """The first one provides the picture."""
 
 
-COURSE = (
+LOCKS = (
     Step(
         name="race",
         title=_("The race"),
@@ -170,6 +172,69 @@ COURSE = (
         scenarios=("switch-under-load",),
     ),
 )
+
+FLASH_SALE = (
+    Step(
+        name="late-check",
+        title=_("A check after the decrement"),
+        notice=_("Redis says 0, and the database has one order for two units."),
+        broken=Excerpt(RECIPES, "Take a unit, check", "return self.order()", 'return "limit"'),
+        repaired=Excerpt(RESERVE, "if ordered +", "'queued', quantity"),
+        scenarios=("unit-lost-to-a-check",),
+    ),
+    Step(
+        name="queue",
+        title=_("A crash before the queue"),
+        notice=_("Two crashes lose two units. In the shop, the same two lose none."),
+        broken=Excerpt(RECIPES, "reach(RESERVED)", "reach(POPPED)", "RPUSH"),
+        repaired=Excerpt(RESERVE, "'queued', quantity", "XADD"),
+        scenarios=("crash-between-redis-and-queue",),
+    ),
+    Step(
+        name="sold-out",
+        title=_("The sold-out flag"),
+        notice=_("Redis has a unit again, and buyer B is still refused."),
+        broken=Excerpt(RECIPES, '"EXISTS", "flag"', '"SET", "flag"'),
+        repaired=Excerpt("shop/models.py", "self.Phase.OPEN if self.left"),
+        scenarios=("sold-out-for-ever",),
+    ),
+    Step(
+        name="late-payment",
+        title=_("The payment arrives too late"),
+        notice=_("Count the paid orders: two of one unit, or one and a refund."),
+        broken=Excerpt(RECIPES, "order.status = Order.Status.PAID", "order.save()"),
+        repaired=Excerpt("shop/payments/service.py", "orders.pay_order(", "return False"),
+        scenarios=("payment-after-expiry",),
+    ),
+    Step(
+        name="payment-lock",
+        title=_("A lock while the customer pays"),
+        notice=_("The key ends before the payment. Both buyers pay for one unit."),
+        broken=SET_NX_PX,
+        repaired=Excerpt("shop/payments/service.py", "last = order.pay_by", "answer_by="),
+        scenarios=("lock-while-paying",),
+    ),
+    Step(
+        name="restock",
+        title=_("Staff add stock in mid-sale"),
+        notice=_("The form read 2, and 1 was left when it saved 3."),
+        broken=Excerpt(RECIPES, '"SET", "stock", shown'),
+        repaired=Excerpt(STOCK, "RESTOCK = ", "WHERE id"),
+        scenarios=("restock-overwrites-sales",),
+    ),
+)
+
+
+class Part(NamedTuple):
+    """A part of the course."""
+
+    name: str
+    title: Text
+    steps: tuple[Step, ...]
+
+
+PARTS = (Part("locks", _("Locks"), LOCKS), Part("flash-sale", _("The flash sale"), FLASH_SALE))
+COURSE = tuple(step for part in PARTS for step in part.steps)
 
 
 def step_of(scenario: str) -> Step:

@@ -14,6 +14,7 @@ from loadtest.charts.export import sheet, table
 from loadtest.kernel.history import SECOND
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result
+from shop.sales.guards import guard_words
 
 RECORDED = Path(__file__).with_name("recorded.json")
 """The report of `lab scenario all --write`, which the pages show before the first run."""
@@ -65,7 +66,7 @@ def as_file(report: dict[str, Any], suffix: str) -> bytes:
     if suffix == "png":
         return preview(report, scale=2)
     found = [
-        (_(variant["guard"]), one.at / SECOND, one.who, one.text)
+        (guard_words(variant["guard"]), one.at / SECOND, one.who, one.text)
         for result in report["scenarios"]
         for variant in result["halves"]
         for one in timeline.story(variant)

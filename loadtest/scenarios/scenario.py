@@ -26,6 +26,11 @@ FAULTS: dict[str, Text] = {
     "reply": _("A reply is lost"),
     "commit": _("The lock is released before the commit"),
     "switch": _("The lock is switched"),
+    "refused": _("A buyer is refused"),
+    "message": _("A process dies with a message"),
+    "returned": _("A unit comes back"),
+    "payment": _("A payment arrives late"),
+    "restock": _("Units are added"),
 }
 """The faults of the scenarios, from the first that a shop meets to the rarest."""
 

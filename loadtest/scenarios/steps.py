@@ -1,13 +1,21 @@
 """Sequences of steps that several scenarios run."""
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
-from devservers.faults.waiting import FaultFailed
+from django.utils import timezone
+from django.utils.translation import gettext_noop
+
+from devservers.faults.waiting import FaultFailed, until
+from loadtest.load.shop_worker import ShopWorker
+from loadtest.recipes.flash_sale import PACE
 from loadtest.scenarios.testbed import Testbed
 from shop.administration.audit import audit_sale
-from shop.models import Sale
+from shop.models import Order, Payment, Sale
 
 LOCK = "sale:1"
 HOLD_SECONDS = 0.2
@@ -17,6 +25,11 @@ WAIT_SECONDS = 2.0
 RETRY_SECONDS = 20.0
 CHECK_SECONDS = 0.3
 """Seconds between the second buyer's read and its write, where a shop checks the payment."""
+WRONG = {
+    "lost": gettext_noop("%(value)s lost"),
+    "oversold": gettext_noop("%(value)s oversold"),
+    "unsold": gettext_noop("%(value)s left, but refused"),
+}
 
 
 def buy_while_holder_stalls(
@@ -100,3 +113,81 @@ def crash_and_wait(
         "granted": int(answer["ok"]),
         "broke": not answer["ok"],
     }
+
+
+def _lane_of(actor: str) -> str:
+    return f"buyer {actor}" if len(actor) == 1 else actor
+
+
+class FlashSale:
+    """A sale, and a process for each of its actors: buyers "A" to "D", or others by their names.
+
+    A recipe, a class in `loadtest.recipes.flash_sale`, serves them in the broken variant. In the
+    repaired one, the shop serves the same requests.
+    """
+
+    def __init__(
+        self, testbed: Testbed, recipe: str, is_repaired: bool, actors: str, **options: Any
+    ) -> None:
+        own, textbook = "loadtest.load.own_sale:OwnSale", f"loadtest.recipes.flash_sale:{recipe}"
+        self.testbed, self.served_by = testbed, own if is_repaired else textbook
+        testbed.use("conditional")
+        testbed.hides_stock = True
+        self.sale = testbed.open_sale(**options)
+        names = actors.split(", ")
+        while len(testbed.stores.idle) < len(names):  # they start at the same time
+            testbed.stores.idle.append(ShopWorker())
+        self.processes = {who: testbed.worker(_lane_of(who)) for who in names}
+        self._customers = {who: testbed.create_customer() for who in names}
+
+    def shop(self) -> Any:
+        """Return the recipe or the shop as this process uses it."""
+        return resolve_name(self.served_by)(self.testbed.recorder, self.sale.pk, 0)
+
+    def ask(self, who: str, name: str, *, dies_at: str = "", **fields: Any) -> str:
+        """Let an actor do something, and return the answer; kill its process at a fail point."""
+        process, user = self.processes[who], self._customers[who]
+        request = {"served_by": self.served_by, "sale": self.sale.pk, "user": user}
+        request |= {"name": name, "fields": fields}
+        if not dies_at:
+            return str(process.call("visit", **request)["told"])
+        process.start("visit", fault="kill", at=dies_at, **request)
+        process.wait_for_fault()
+        self.shop().show_orders()
+        return "killed"
+
+    def expire(self) -> None:
+        """Wait until an unpaid order is over, and expire it."""
+        due = Order.objects.filter(sale=self.sale, status=Order.Status.PENDING)
+        until(lambda: due.filter(pay_by__lte=timezone.now()).exists(), "the end of an order")
+        self.ask("worker", "expire")
+
+    @contextmanager
+    def paying(self, who: str) -> Iterator[None]:
+        """Show that an actor pays until the block ends."""
+        self.testbed.note("fault", "start", what="pays", lane=_lane_of(who))
+        yield
+        self.testbed.note("fault", "end", what="pays", lane=_lane_of(who))
+
+    def count(self, *, arrived: int = 0, refused: bool = False) -> dict[str, Any]:
+        """Return what orders and Redis say in the end.
+
+        It broke if units are lost or oversold, or if the last buyer was refused although some are
+        left.
+        """
+        time.sleep(PACE)
+        found = Counter(Order.objects.filter(sale=self.sale).values_list("status", flat=True))
+        payments = Payment.objects.filter(order__sale=self.sale)
+        sold, left = sum(found[status] for status in Order.LIVE), self.shop().left()
+        stock = self.sale.stock.quantity + arrived
+        wrong = {"lost": stock - sold - left, "oversold": sold - stock, "unsold": left * refused}
+        for what, units in wrong.items():
+            if units > 0:
+                told = {"what": WRONG[what], "value": units, "sign": "kill"}
+                self.testbed.note("step", lane="database", **told)
+        return {
+            **{"stock": stock, "sold": sold, "left": left, "paid": found[Order.Status.PAID]},
+            "refunded": payments.filter(status=Payment.Status.REFUNDED).count(),
+            **{what: max(0, units) for what, units in wrong.items()},
+            "broke": max(wrong.values()) > 0,
+        }

@@ -13,7 +13,7 @@ from devservers import Redis, start_all, stop_all
 from devservers.faults.injectors import Fault
 from devservers.faults.waiting import FaultFailed
 from devservers.temporary import temporary_directory
-from loadtest.kernel.history import Recorder, history
+from loadtest.kernel.history import Event, Recorder, history
 from loadtest.kernel.judges import Run, facts
 from loadtest.kernel.topology import Stores
 from loadtest.load.sale import open_sale
@@ -43,6 +43,8 @@ class Testbed:
         self._stack.callback(self.recorder.close)
         self.note = self.recorder.note
         self.began = time.monotonic()
+        self.hides_stock = False
+        """The timeline leaves out the stock row and its lock."""
         self._locks: dict[str, dict[str, Any]] = {}
         self._databases: dict[str, Any] = {}
         self._workers: list[ShopWorker] = []
@@ -139,9 +141,13 @@ class Testbed:
 
     def finish(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return events, seconds and facts: its own, and the overlaps of its holders."""
-        events = history(self.folder)
+        events = [e for e in history(self.folder) if not (self.hides_stock and _of_stock(e))]
         found = facts(Run(events))
         names = ("overlaps", "overlap_seconds", "lease_overlaps")
         own = {name: found[name] for name in names} | own
         seconds = round(time.monotonic() - self.began, 2)
         return {"facts": own, "events": events, "seconds": seconds}
+
+
+def _of_stock(event: Event) -> bool:
+    return event["do"] in ("read", "write") or str(event.get("name", "")).startswith("sale:")

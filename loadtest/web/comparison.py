@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from loadtest.charts.curves import DASHES, REPORT
+from loadtest.charts.curves import DASHES
 from loadtest.load import report
+from shop.sales.guards import guard_title
 
 Report = dict[str, Any]
 
@@ -25,7 +26,7 @@ def _shown(value: Any) -> Any:
 def overlaid(*reports: Report) -> list[dict[str, Any]]:
     """Return the runs of two reports for one chart, with the report in their names."""
     runs = [
-        {**run, "discipline": f"{run['discipline']}{REPORT}{label}"}
+        {**run, "discipline": f"{run['discipline']}{report.REPORT}{label}"}
         for label, one in zip(DASHES, reports, strict=True)
         for run in one["runs"]
     ]
@@ -38,7 +39,7 @@ def rows(*reports: Report) -> list[dict[str, Any]]:
     found = []
     for guard in dict.fromkeys((run["backend"], run["discipline"]) for run in runs):
         pair = [_worst(one, guard) for one in reports]
-        found.append({"name": " + ".join(guard), "pair": pair, "difference": _difference(*pair)})
+        found.append({"name": guard_title(*guard), "pair": pair, "difference": _difference(*pair)})
     return found
 
 

@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from loadtest.kernel.params import PlanError
 from loadtest.load.plan import Plan
+from loadtest.web.runs import REPEATS
 
 GROUPS = (
     (_("Load"), ("buyers", "stock", "think_ms", "processes", "threads")),
@@ -23,6 +24,7 @@ class PlanForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields.update(Plan.form_fields())
+        self.fields["repeats"].initial = REPEATS
 
     def clean(self) -> dict[str, Any]:
         """Build the plan; report combinations of fields that PlanError refuses."""

@@ -1,4 +1,4 @@
-"""The pages of the game: start it, run a step, start a level again. All of them are public."""
+"""The pages of the game: start it, run a step, undo it, start a level again. All are public."""
 
 from typing import Any
 from uuid import UUID
@@ -8,10 +8,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render, resolve_url
 from django.views.decorators.http import require_POST
 
-from loadtest.charts.timeline_data import short_tokens
-from loadtest.charts.timeline_story import story
 from loadtest.game import client
-from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW, orders_tried
+from loadtest.game.levels import LEVELS, STEPS, orders_tried
+from loadtest.game.shown import columns, shown
 from shop.errors import BadInput
 from shop.platform import rate_limits
 from shop.web.decorators import live_page, visitor_form
@@ -34,7 +33,7 @@ def show(request: HttpRequest, game: UUID) -> HttpResponse:
 
 @require_POST
 def act(request: HttpRequest, game: UUID) -> HttpResponse:
-    """Run one action, or start a level again, with or without its guard."""
+    """Run or undo one action, or start a level again, with or without its guard."""
     is_part, note = request.headers.get("HX-Request"), ""
     try:
         state = client.ask(game, **_wanted(request))
@@ -49,55 +48,40 @@ def act(request: HttpRequest, game: UUID) -> HttpResponse:
 def _wanted(request: HttpRequest) -> dict[str, Any]:
     """Return the request to the host. Raise BadInput."""
     form = request.POST
-    if form.get("level") in LEVELS:
+    if form.get("level") in LEVELS or "undo" in form:
         rate_limits.count("30/minute", "game-begin", rate_limits.address_of(request))
+    if form.get("level") in LEVELS:
         return {"do": "begin", "level": form["level"], "guarded": form.get("guarded") == "1"}
     buyer, _dash, verb = form.get("action", "").partition("-")
     turn = form.get("turn", "")
-    if not verb or not turn.isdecimal() or len(turn) > 9:
+    if not turn.isdecimal() or len(turn) > 9 or not (verb or "undo" in form):
         raise BadInput
-    return {"do": "act", "buyer": buyer, "verb": verb, "turn": int(turn)}
+    move = {"do": "act", "buyer": buyer, "verb": verb} if verb else {"do": "undo"}
+    return {**move, "turn": int(turn)}
 
 
 def _page(request: HttpRequest, game: UUID, state: dict[str, Any], note: str = "") -> HttpResponse:
-    level = LEVELS[state["level"]]
-    variant = level.guarded if state["guarded"] else level.broken
-    stops = STOPS | variant.stops
-    at = {one["name"]: stops[one["at"]] for one in state["buyers"] if one["at"]}
-    tokens, told = short_tokens(state["events"]), story({"events": state["events"]})
-
-    def who(path: str, line: str) -> str:
-        return "".join(one for one, stop in at.items() if stop.path == path and stop.first in line)
-
-    won = request.session.get("levels", [])
-    if state["won"] and not state["guarded"] and state["level"] not in won:
-        request.session["levels"] = won = [*won, state["level"]]
-    names = list(LEVELS)
-    following = names[names.index(state["level"]) + 1 :]
-    wrote = {
-        one["actor"] for one in state["events"] if (one["do"], one.get("type")) == ("write", "ok")
-    }
-    for one in state["buyers"]:
-        one["has_written"] = f"buyer {one['name']}" in wrote
+    view = shown(state)
+    is_part = request.headers.get("HX-Request")
     context = {
+        **page_context(view),
         "game": game,
-        "won": won,
-        "next": STEPS[following[0]] if following else None,
-        "state": state,
-        "step": STEPS[state["level"]],
-        "levels": [STEPS[name] for name in LEVELS],
-        "variant": variant,
-        "orders_tried": orders_tried(state["level"]),
-        "code": [
-            (one.path, [(who(one.path, line), line) for line in one.lines()])
-            for one in (LOCKED, variant.code, WITHDRAW)
-            if one is not None
-        ],
-        "lock_token": tokens.get((state["lock"] or {}).get("token") or 0),
-        "row_token": tokens.get(state["token"]),
-        "story": told,
-        "is_part": request.headers.get("HX-Request"),
-        "latest": note or (told[-1].text if told else ""),
+        "is_part": is_part,
+        "latest": note or (view["story"][-1] if view["story"] else ""),
     }
-    part = "_" if context["is_part"] else ""
-    return render(request, f"learn/{part}game.html", context)
+    return render(request, "learn/_game.html" if is_part else "learn/game.html", context)
+
+
+def page_context(view: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page shows of a state, live or recorded."""
+    level = view["level"]
+    following = [*LEVELS, None][list(LEVELS).index(level) + 1]
+    return {
+        "state": view,
+        "step": STEPS[level],
+        "levels": [STEPS[name] for name in LEVELS],
+        "next": STEPS[following] if following else None,
+        "variant": LEVELS[level].variant(view["guarded"]),
+        "orders_tried": orders_tried(level),
+        "columns": columns(view),
+    }

@@ -1,10 +1,9 @@
-"""The course under /learn/: its map, a page for each step, and the grid. All are public."""
+"""The course under /learn/: its parts, a page for each step, and the grid. All are public."""
 
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from devservers.programs import installed
@@ -14,40 +13,46 @@ from loadtest.game.levels import LEVELS
 from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
-from loadtest.scenarios.course import COURSE, step_of
+from loadtest.scenarios.course import COURSE, PARTS, step_of
 from loadtest.scenarios.scenario import FAULTS
 from loadtest.web import runs
+from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
 
 NO_LOCK, RECIPE = gettext_noop("no lock"), gettext_noop("textbook recipe")
+SHOP = gettext_noop("shop")
 PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 
 
 @live_page
 def course(request: HttpRequest) -> HttpResponse:
     """Show all steps, each with its picture."""
-    steps = [
-        {
-            "step": step,
-            "chart": timeline.draw(recording(step.scenarios[0])["halves"][0], is_brief=True),
-        }
+    pictures = {
+        step: timeline.draw(recording(step.scenarios[0])["halves"][0], is_brief=True)
         for step in COURSE
+    }
+    parts = [
+        (part, [{"step": step, "chart": pictures[step]} for step in part.steps]) for part in PARTS
     ]
-    return render(request, "learn/course.html", {"steps": steps})
+    return render(request, "learn/course.html", {"parts": parts})
 
 
 @live_page
 def lesson(request: HttpRequest, name: str) -> HttpResponse:
     """Show a step: its text, its code, the recordings of its scenarios and their newest runs."""
-    runs.fail_abandoned()
-    latest = runs.latest_of_scenarios()
+    latest: dict[str, LabRun] = {}
+    if not getattr(request, "is_static", False):  # a file has no runs, and needs no database
+        runs.fail_abandoned()
+        latest = runs.latest_of_scenarios()
     number = next((n for n, step in enumerate(COURSE) if step.name == name), None)
     if number is None:
         raise Http404
     step = COURSE[number]
+    part = next(part for part in PARTS if step in part.steps)
     context = {
-        "number": number + 1,
-        "of": len(COURSE),
+        "part": part,
+        "number": part.steps.index(step) + 1,
+        "of": len(part.steps),
         "step": step,
         "code": list(diff(step.broken, step.repaired)),
         "is_level": name in LEVELS,
@@ -85,22 +90,26 @@ def grid(request: HttpRequest) -> HttpResponse:
                 "scenario": scenario,
                 "step": step_of(scenario.name),
                 "variant": export.half(variant),
-                "guard": _(variant["guard"]),
+                "guard": guard_words(variant["guard"]),
                 "broke": variant["facts"]["broke"],
                 "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
             }
             cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(picture)
-    order = (NO_LOCK, RECIPE, *BACKENDS)
+    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
     rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
-    return render(request, "learn/grid.html", {"guards": [_(one) for one in guards], "rows": rows})
+    return render(
+        request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
+    )
 
 
 def guard_of(text: str) -> str:
     """Return the lock of a variant's guard, and the fence if there is one."""
     lock, _plus, strategy = text.split(",")[0].partition(" + ")
     alias = lock.split()[0]
+    if lock == SHOP:
+        return SHOP
     if alias not in BACKENDS:
         return NO_LOCK if strategy else RECIPE
     return f"{alias} + {strategy}" if strategy == "fenced" else alias

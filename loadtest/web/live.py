@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from loadtest.charts import curves
 from loadtest.charts.buyers import buyers
 from loadtest.kernel.faults import FAULTS
@@ -17,7 +19,8 @@ def context(run: LabRun) -> dict[str, Any]:
         buyers_of = run.plan["buyers"]
         served = 0 if now["verdict"] == "not-run" else buyers_of
         now = {**now, "requested": "none", "buyers": buyers_of, "served": served}
-    found = {"so_far": report.sentence(over) if over else "", "oversold": "", "offered": ""}
+    buttons = [(name, FAULTS[name].button) for name in offered(run)]
+    found = {"so_far": report.sentence(over) if over else "", "oversold": "", "buttons": buttons}
     if now is None:
         return found
     # The curve of a guard is that of its run under way, or else of its worst run.
@@ -25,10 +28,10 @@ def context(run: LabRun) -> dict[str, Any]:
     others = [one for one in over if (one["backend"], one["discipline"]) != guard]
     return {
         **found,
-        "buttons": [(name, FAULTS[name].button) for name in offered(run)],
-        "offered": "-".join(offered(run)),
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
         "under_way": report.so_far(now),
+        "now": _("%(guard)s, run %(repeat)s of %(repeats)s")
+        % {**now, "guard": report.guard_of(now), "repeats": run.plan["repeats"]},
         "curve": curves.sold_over_time([*others, now]),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
         **buyers(now),
@@ -36,8 +39,8 @@ def context(run: LabRun) -> dict[str, Any]:
 
 
 def offered(run: LabRun) -> list[str]:
-    """Return the faults that can hit the lock that is running now."""
-    if not (now := run.progress.get("run")):
-        return []
-    store = run.plan["store"]
-    return [name for name, fault in FAULTS.items() if fault.applies(now["backend"], store)]
+    """Return the faults that can hit a lock of this load test."""
+    backends, store = run.plan["backends"], run.plan["store"]
+    return [
+        name for name, fault in FAULTS.items() if any(fault.applies(one, store) for one in backends)
+    ]

@@ -62,5 +62,5 @@ def _question(name: str, links: dict[str, Any], texts: dict[str, str]) -> dict[s
         "trap": words(texts["trap"]),
         "steps": [step for step in COURSE if step.name in links.get("steps", ())],
         "commands": links.get("commands", ()),
-        "code": [(f"{one.path}:{one.number}", "\n".join(one.lines())) for one in excerpts],
+        "code": [(one.place, "\n".join(one.lines())) for one in excerpts],
     }

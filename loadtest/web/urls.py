@@ -19,6 +19,7 @@ urlpatterns = [
     path("lab/mail/<int:pk>/", mailbox.as_html, name="mail"),
     path("lab/", views.index, name="lab"),
     path("lab/start/", views.start, name="lab-start"),
+    path("lab/traffic/", views.send_traffic, name="lab-traffic"),
     path("lab/command/", views.command, name="lab-command"),
     path("lab/scenarios/<slug:name>/play/", views.start_scenario, name="lab-play"),
     path("lab/compare/", views.compare, name="lab-compare"),

@@ -17,12 +17,13 @@ from django.views.decorators.http import require_POST
 
 from loadtest import scenarios
 from loadtest.charts import export
+from loadtest.cli.http import demo_url
 from loadtest.load import report
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.course import step_of
-from loadtest.web import comparison, learn, live, runs, tasks
+from loadtest.web import comparison, learn, live, runs, tasks, traffic
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
@@ -139,6 +140,19 @@ def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
     run = runs.get_run(run_id)
     runs.stop(run_id)
     return redirect(run, permanent=False)
+
+
+@require_POST
+@login_required
+def send_traffic(request: HttpRequest) -> HttpResponse:
+    """Let buyers come for half a minute, so that the operations page has something to show."""
+    _authorized(request)
+    if url := demo_url():
+        traffic.send_traffic.delay(url)
+        messages.success(request, _("Test traffic is on its way, for half a minute."))
+    else:
+        messages.error(request, _("Nothing was sent: test traffic needs a running demo."))
+    return redirect("ops")
 
 
 @require_POST

@@ -65,7 +65,9 @@ def run(name: str, command: Sequence[str], *, backend: str | None, timeout: floa
 def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -> int:
     """Run a program in a process group of its own. Raise LockLost if the lock is lost."""
     starter = [sys.executable, "-I", str(STARTER), str(os.getpid()), *command]
-    program = subprocess.Popen(starter, process_group=0)
+    # Only the foreground group may read a terminal: the program would be stopped.
+    stdin = subprocess.DEVNULL if sys.stdin.isatty() else None
+    program = subprocess.Popen(starter, process_group=0, stdin=stdin)
 
     def stop(number: int, _frame: FrameType | None = None) -> None:
         with suppress(ProcessLookupError):

@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 from inventory.models import WriteStrategy
 from locking.models import LockPolicy
 from shop.operations.live import IN_MEMORY, LiveState
+from shop.sales.guards import guard_title
 
 LATE = timedelta(seconds=30)
 """Time without a finished job, or that a reservation has waited, after which a process is taken to
@@ -49,7 +50,7 @@ def _stores(state: LiveState) -> Iterator[Condition]:
         advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
         yield Condition("bad", failing % _since(name, down["database"]), advice)
     elif state.policy and state.lock_down_since:
-        name = _("the active lock (%s)") % state.policy.backend
+        name = _("the active lock (%s)") % guard_title(state.policy.backend)
         yield Condition("bad", failing % _since(name, state.lock_down_since), *_switch(state))
     if "redis" in down:
         text = _(
@@ -72,7 +73,7 @@ def _switch(state: LiveState, target: str = "") -> tuple[str, ...]:
     if not (target := target or state.safe_target):
         return (_("No other lock responds: restart its store."),)
     link = f"?backend={target}&mode={WriteStrategy.CONDITIONAL}#switch"
-    return "", _("Switch to %s…") % target, link
+    return "", _("Switch to %s…") % guard_title(target), link
 
 
 def _stock(state: LiveState) -> Iterator[Condition]:
@@ -86,14 +87,16 @@ def _stock(state: LiveState) -> Iterator[Condition]:
 
 def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
     if row.mode == WriteStrategy.NAIVE and row.backend in IN_MEMORY:
-        text = _("Overselling is possible: no lock between processes (%s), unsafe writes (naive).")
-        yield Condition("bad", text % row.backend, *_switch(state))
+        text = _("Overselling is possible: no lock between processes, unsafe writes (%s).")
+        yield Condition("bad", text % guard_title(row.backend, row.mode), *_switch(state))
     elif row.mode == WriteStrategy.NAIVE:
-        text = _("Overselling is possible if the lock (%s) fails: unsafe writes (naive).")
-        yield Condition("warn", text % row.backend, *_switch(state, row.backend))
+        text = _("Overselling is possible if the lock fails: unsafe writes (%s).")
+        guard = guard_title(row.backend, row.mode)
+        yield Condition("warn", text % guard, *_switch(state, row.backend))
     if row.next_backend:
         text = _("Switching from %(old)s to %(new)s: purchases may wait about a second.")
-        words = {"old": row.active, "new": row.upcoming}
+        old, new = (row.backend, row.mode), (row.next_backend, row.next_mode)
+        words = {"old": guard_title(*old), "new": guard_title(*new)}
         advice = _("Started by %(by)s: “%(reason)s”.")
         by = {"by": row.changed_by or "–", "reason": row.reason}
         yield Condition("warn", text % words, advice % by, _("Show the switch"), "#drain")
@@ -131,7 +134,7 @@ def _normal(state: LiveState) -> Condition:
             state.open_sales,
         )
         text %= state.open_sales
-    facts = [_("Active lock: %s") % state.policy.backend] if state.policy else []
+    facts = [_("Active lock: %s") % guard_title(state.policy.backend)] if state.policy else []
     if state.audit:
         age = (state.as_of - state.audit[0]).total_seconds()
         is_recent = age < 120

@@ -82,6 +82,13 @@ class LiveState:
     """None while Redis is unavailable."""
 
     @property
+    def switches(self) -> list[tuple[float, LockPolicyChange]]:
+        """Return the switches of the last minute and their places on its charts."""
+        place = self.minute.place if self.minute else lambda at: None
+        found = [(place(change.changed_at), change) for change in self.history]
+        return [(x, change) for x, change in found if x is not None]
+
+    @property
     def down(self) -> dict[str, datetime]:
         """Return the shop's stores that do not respond, and when that was noticed."""
         return {name: probed.since for name, probed in self.stores.items() if probed.since}

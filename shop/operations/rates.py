@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -75,7 +76,7 @@ class Series:
             if value is None:
                 found.append("")
                 continue
-            x = number * (WIDTH - 2) / (len(self.values) - 1)
+            x = _place(number)
             y = HEIGHT - 2 - (HEIGHT - 4) * value / (self.peak or 1)
             # Two points, so that a single value is visible.
             found[-1] += f"{x:.1f},{y:.1f} {x + 2:.1f},{y:.1f} "
@@ -92,6 +93,17 @@ class LastMinute:
     refusals: Series
     processes: Counter[str]
     """The number of processes by role: web, worker or consumer."""
+    last: int
+    """Unix time of its last second."""
+
+    def place(self, at: datetime) -> float | None:
+        """Return the place of a moment on the charts; None if it is not in this minute."""
+        number = at.timestamp() - self.last + SECONDS - 1
+        return _place(number) if 0 <= number < SECONDS else None
+
+
+def _place(number: float) -> float:
+    return number * (WIDTH - 2) / (SECONDS - 1)
 
 
 def start(role: str) -> None:
@@ -167,7 +179,8 @@ def _counted() -> Counts:
 
 def read_last_minute() -> LastMinute:
     """Return the last minute. Raise ServiceUnavailable if Redis is unavailable."""
-    seconds = read(int(time.time()) - DELAY, SECONDS)
+    last = int(time.time()) - DELAY
+    seconds = read(last, SECONDS)
     running: Counter[str] = Counter()
     for counts in seconds[-ALIVE:]:
         running |= Counter({of[1]: n for of, n in (counts or {}).items() if of[0] == PROCESS})
@@ -180,6 +193,7 @@ def read_last_minute() -> LastMinute:
         wait_ms=series(_wait_ms),
         refusals=series(lambda counts: sum(counts.get(name, 0) for name in REFUSALS)),
         processes=running,
+        last=last,
     )
 
 

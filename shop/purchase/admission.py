@@ -30,7 +30,7 @@ class GateState(NamedTuple):
     url: str
     """Path of the page of the gate."""
     state: str = "outside"
-    """outside, waiting, turn (may buy) or over (a turn that has ended)."""
+    """outside, waiting, turn (may buy), over (a turn that has ended) or closed (unavailable)."""
     position: int | None = None
     """Of a customer who waits, if it is known yet."""
     lasts: float = 0.0

@@ -285,7 +285,7 @@ LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
 SHOP_NAME = env.str("SHOP_NAME", default="") or _("Flash Sale")
 SHOP_FOOTER = env.str("SHOP_FOOTER", default="")
-
+SOURCE_URL = env.str("SOURCE_URL", default="")
 CSRF_FAILURE_VIEW = "shop.errors.csrf_failure"
 
 BUY_LIMIT = env.str("BUY_LIMIT", default="60/10 seconds")

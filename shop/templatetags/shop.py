@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from shop.models import Sale
 from shop.money import with_sign
 from shop.platform.shared_pages import fragment
+from shop.sales.guards import guard_title
 
 register = template.Library()
 
@@ -50,6 +51,9 @@ def money(amount: Decimal) -> str:
 
 
 register.filter("sign", with_sign)
+
+
+register.filter("guard", guard_title)
 
 
 @register.filter

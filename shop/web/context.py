@@ -23,6 +23,7 @@ def banners(request: HttpRequest) -> dict[str, object]:
         "can_pay": can_pay(),
         "shop_name": settings.SHOP_NAME,
         "shop_footer": settings.SHOP_FOOTER,
+        "source_url": settings.SOURCE_URL,
         "policy": _policy,
         "stock_alert": alerts.inconsistent_sales,
         "time_to_pay": partial(_time_to_pay, request),

@@ -27,6 +27,7 @@ from locking.idempotency.views import FIELD, FORM_TYPES
 from shop.errors import BadInput, UnsupportedType
 from shop.mail.service import request_reset
 from shop.models import Sale, User
+from shop.sales.guards import guard_title
 from shop.sales.purchase_request import PurchaseRequest
 
 TOKEN = "purchase_token"  # noqa: S105
@@ -116,7 +117,7 @@ class SwitchForm(admin.SwitchForm):
     """The form of the admin; here the step is a button."""
 
     backend = forms.ChoiceField(
-        label=_("Switch to"), choices=lambda: [(alias, alias) for alias in locks]
+        label=_("Switch to"), choices=lambda: [(alias, guard_title(alias)) for alias in locks]
     )
     step = None  # type: ignore[assignment]
 

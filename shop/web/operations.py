@@ -20,6 +20,7 @@ from shop.administration import alerts
 from shop.errors import STORE_ERRORS, BadInput, NotAllowed, ServiceUnavailable
 from shop.operations.condition import assess
 from shop.operations.live import LiveState, get_live_state, get_outage, invalidate
+from shop.sales.guards import guard_title
 from shop.web.decorators import CustomerRequest, View, customer_form, customer_page
 from shop.web.forms import SwitchForm
 
@@ -60,13 +61,16 @@ def _staff_page(view: Callable[[CustomerRequest], HttpResponse]) -> View:
     return never_cache(served)
 
 
-def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResponse:
+def _index(
+    request: CustomerRequest, form: SwitchForm | None = None, *, tested: str = ""
+) -> HttpResponse:
     state, row = get_live_state(), policy.current()
     active = {"backend": row.backend, "mode": row.mode}
     asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
         "form": form or SwitchForm(initial=active | asked),
+        "tested": tested,
         "now": timezone.now(),
     }
     status = 400 if form is not None and form.errors else 200
@@ -94,6 +98,7 @@ def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
         "state": state,
         "conditions": assess(state),
         "rows": state.rows[:MAX_ROWS],
+        "unknown": " · ".join(map(guard_title, state.unknown)),
         "more": max(0, len(state.rows) - MAX_ROWS),
         "is_paused": request.GET.get("rate") == "0",
         "may_switch": _may_switch(request),
@@ -111,6 +116,11 @@ def switch(request: CustomerRequest) -> HttpResponse:
     step = request.POST.get("step")
     if step not in ("check", "drain", "force"):
         raise BadInput
+    if step == "check":
+        found = _test_connection(request.POST.get("backend", ""))
+        form = SwitchForm(initial=request.POST.dict())
+        form.initial["reason"] = request.POST.get("reason", "")
+        return _index(request, form, tested=found)
     form = SwitchForm(request.POST)
     if not form.is_valid():
         return _index(request, form)
@@ -121,21 +131,27 @@ def switch(request: CustomerRequest) -> HttpResponse:
         if asked := admin.confirm(request, None, "ops/confirm.html", **shown):
             return asked
     try:
-        if step == "check":
-            locks[requested["backend"]].probe()
-            reachable = _("%s is reachable. No change was made.")
-            messages.success(request, reachable % requested["backend"])
-            return _index(request, form)
         by = request.user.get_username()
         now = policy.switch(wait=is_forced, force=is_forced, changed_by=by, **requested)
     except LockError as error:
         messages.error(request, _("Nothing was changed: %s") % error)
         return _index(request, form)
     if is_forced:
-        messages.success(request, _("Switched to %s") % now.active)
+        messages.success(request, _("Switched to %s") % guard_title(now.backend, now.mode))
     else:
         policy.finish_in_background()
     return _redirect()
+
+
+def _test_connection(backend: str) -> str:
+    """Return whether the store of a backend responds. Raise BadInput for an unknown backend."""
+    if backend not in list(locks):
+        raise BadInput
+    try:
+        locks[backend].probe()
+    except LockError as error:
+        return _("Nothing was changed: %s") % error
+    return _("%s is reachable. No change was made.") % guard_title(backend)
 
 
 @customer_form

@@ -51,6 +51,7 @@ document.documentElement.classList.add("script");
         open();
         clock.dataset.until = clock.dataset.next;
         clock.dataset.then = "reload";
+        clock.textContent = left(Math.max(0, Math.ceil(clock.dataset.until - now())));
         continue;
       }
       clock.dataset.over = "";
@@ -77,13 +78,13 @@ document.documentElement.classList.add("script");
   }
 
   // The minutes left to pay, in the header.
-  const badge = document.querySelector("[data-seconds-left]");
-  const countMinutes = () => {
+  const badges = document.querySelectorAll("[data-seconds-left]");
+  const countMinutes = () => badges.forEach((badge) => {
     const minutes = Math.ceil((badge.dataset.secondsLeft - (performance.now() - arrived) / 1000) / 60);
     badge.querySelector("b").textContent = minutes;
     badge.hidden = minutes < 1;
-  };
-  if (badge) setInterval(countMinutes, 1000);
+  });
+  if (badges.length) setInterval(countMinutes, 1000);
 
   // Times in the reader's own zone, which the page names; the server's time stays as the title. Without
   // the date when it is today.

@@ -65,7 +65,7 @@
       }
       this.row.textContent = row;
       for (const [who, item] of this.lines) {
-        item.querySelector("code").textContent = code.get(who)?.code || "–";
+        item.querySelector("code").textContent = code.get(who)?.code || "";
         item.querySelector("small").textContent = code.get(who)?.place || "";
       }
     }

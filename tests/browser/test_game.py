@@ -45,6 +45,11 @@ def test_keyboard_wins_the_race_and_keeps_its_focus(people, started):
             assert page.evaluate("document.activeElement.id") == "A-step"
             expect(page.locator("#latest")).to_contain_text("Buyer A goes on at once")
     expect(page.get_by_role("alert")).to_contain_text("You did it.")
+    expect(page.locator("[data-level=race] .mark")).to_be_visible()
+    page.locator("#undo").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator("#B-step")).to_be_enabled()
     assert page.url.endswith(path)  # no page was loaded meanwhile
 
 

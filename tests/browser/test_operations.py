@@ -1,5 +1,6 @@
 """Staff watch an open sale: the lock table updates, a switch drains, force asks first."""
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 from django.db import connection
 from playwright.sync_api import expect
 
+from loadtest.web import traffic
 from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock
@@ -20,7 +22,6 @@ from tests.browser.conftest import (
     LOOKS,
     SHOTS,
     TOO_SMALL,
-    bought,
     problems,
 )
 from tests.shop.making import put_in_force
@@ -84,17 +85,39 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_charts_follow_requests_without_views(people, published):
-    """The web process publishes what it counts, whether or not the page is open."""
+def test_charts_follow_test_traffic(people, published, live_server, monkeypatch):
+    """The web process publishes what it counts; values and switches can be read by keyboard too."""
+    put_in_force("redis", epoch=7)
+    LockPolicyChange.objects.create(
+        epoch=7,
+        from_backend="none",
+        from_mode="naive",
+        to_backend="redis",
+        to_mode="conditional",
+    )
     page = people("amy")
     for _ in range(3):
         page.goto("/sales/missing/")
     page.goto("/ops/")
     expect(page.locator(".chart polyline").first).to_be_attached()
     expect(page.locator("#stores")).to_contain_text("1 web")
-    bought("teapot")
+    expect(page.get_by_role("button", name="Send test traffic")).to_be_visible()
+    monkeypatch.setattr(traffic, "BUYERS", 10)
+    monkeypatch.setattr(traffic, "STOCK", 6)
+    sales = Sale.objects.count()
+    traffic.send_traffic(live_server.url)
+    assert Sale.objects.count() == sales, "its sale is deleted"
     orders = page.locator(".chart", has_text="Orders per second")
-    expect(orders).to_contain_text("peak 1")
+    expect(orders.locator("svg")).to_have_attribute("aria-label", re.compile("peak [1-6] /s"))
+    expect(page.get_by_role("button", name="Send test traffic")).to_have_count(0)
+    expect(page.locator("#minute ~ p")).to_contain_text("no lock → redis + conditional")
+    expect(orders.locator("line.switch")).to_have_count(1)
+    orders.locator("svg").focus()
+    expect(orders.locator("output")).to_contain_text(re.compile("^0 s ago: "))
+    page.keyboard.press("ArrowLeft")
+    expect(orders.locator("output")).to_contain_text(re.compile("^1 s ago: "))
+    page.locator(".chart svg").last.hover()
+    expect(page.locator(".chart output").last).to_contain_text("s ago: ")
 
 
 def test_open_details_survive_updates(people):

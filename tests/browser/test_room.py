@@ -1,6 +1,7 @@
 """The waiting room in Chromium: from joining to the turn, announcements, estimates, states."""
 
 import re
+from functools import partial
 from typing import Any
 
 from playwright.sync_api import Page, Route, expect
@@ -78,6 +79,16 @@ def test_visitor_waits_and_buys(people):
     expect(page).to_have_url(re.compile("/sales/backpack/$"), timeout=30_000)
     page.get_by_role("button", name="Buy now").click()
     expect(page.get_by_text("Waiting for payment")).to_be_visible()
+    page.goto(ROOM)
+    page.get_by_text("Check the draw").click()
+    check, answer = page.get_by_role("button", name="Check it"), page.locator("[data-check] p")
+    check.click()
+    expect(answer).to_have_text(re.compile(r"Your position is correct: \d+ of 25\. Computed in"))
+    record = page.request.get(f"{ROOM}record.json").json()
+    for changed, words in (({"seed": "0"}, "secret number"), ({"list": []}, "list of tickets")):
+        page.route("**/room/record.json", partial(Route.fulfill, json=record | changed))
+        check.click()
+        expect(answer).to_contain_text(f"Not correct: the {words}")
 
 
 def waiting_and_hearing(people):
@@ -101,7 +112,7 @@ def test_announcements_are_few(people):
     status["serving"] = 1000
     expect(page).to_have_url(re.compile("/sales/backpack/$"))
     assert heard[0] == "You're in. Your place is kept."
-    assert heard[1].startswith("899 people ahead of you. Your turn in 7 to 11 minutes.")
+    assert heard[1].startswith("People ahead of you: 899. Your turn in 7 to 11 minutes.")
     assert heard[-2:] == ["Your turn comes within a minute.", "It's your turn"]
     assert len(heard) == 11  # the last tenth is the last minute
     assert page.locator("[aria-live], [role=alert], [role=timer]").count() <= 1

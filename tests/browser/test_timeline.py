@@ -61,7 +61,7 @@ def test_each_process_shows_its_line_of_code(people):
     page.goto(FENCE)
     figure = page.locator("[data-player] figure").first
     line = figure.locator(".state li", has_text=re.compile("^Buyer A|^buyer A")).first
-    expect(line.locator("code")).to_have_text("–")
+    expect(line.locator("code")).to_have_text("")
     figure.locator(".scroll").focus()
     code = ""
     [story, _repaired] = recorded()
@@ -76,7 +76,7 @@ def test_each_process_shows_its_line_of_code(people):
     expect(line.locator("small")).to_have_text(read.line.place)
     expect(figure.locator("output")).to_have_text("1")
     page.keyboard.press("End")
-    expect(line.locator("code")).to_have_text("–")
+    expect(line.locator("code")).to_have_text("")
 
 
 def test_playback_runs_and_pauses_by_button_and_space(people):

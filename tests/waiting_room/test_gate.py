@@ -168,7 +168,7 @@ def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) 
             refused = send(other, room.sale, entry)
         assert (refused.status, refused.body["error"]) == (503, "store_down")
         assert int(refused.headers["Retry-After"]) > 0
-        assert gate_state(sale=room.sale, customer_id=other.user.pk).state == "outside"
+        assert gate_state(sale=room.sale, customer_id=other.user.pk).state == "closed"
         record_outcome("503")
         assert send(li, room.sale, entry).status == 201
         assert Order.objects.count() == 1

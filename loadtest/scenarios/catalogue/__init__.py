@@ -1,7 +1,8 @@
-"""The classic lock failures, in the order of the course that explains them."""
+"""The classic failures of locks and flash sales, in the order of the course that explains them."""
 
 from loadtest.scenarios.catalogue import (  # noqa: F401 - each registers its scenarios
     backend_switch,
+    flash_sale,
     holders,
     no_lock,
     recipes,

@@ -38,13 +38,15 @@ class Command(LockCommand):
         actions = parser.add_subparsers(dest="action", metavar="run")
         running = actions.add_parser(
             "run",
-            usage="manage.py locks run NAME [--backend NAME] [--timeout S | --skip-if-held] "
-            "-- COMMAND",
+            usage="manage.py locks run NAME [--backend NAME]\n"
+            "           [--timeout S | --skip-if-held] -- COMMAND",
             help="run a program while this process holds a lock",
-            epilog=f"Exit codes: the program's; {HELD} the lock stayed held, {UNAVAILABLE} its "
-            f"server did not reply, {LOST} it was lost and the program stopped.",
+            description="Run a program while this process holds a lock. Exit codes: the program's; "
+            f"{HELD} the lock stayed held, {UNAVAILABLE} its server did not reply, {LOST} it was "
+            "lost and the program stopped.",
+            epilog="Example: manage.py locks run report -- ./report.sh --daily",
         )
-        running.add_argument("lock", metavar="NAME")
+        running.add_argument("lock", metavar="NAME", help="name of the lock")
         running.add_argument(
             "--backend",
             dest="run_backend",
@@ -57,7 +59,9 @@ class Command(LockCommand):
             action="store_true",
             help="end at once with success if another process holds the lock",
         )
-        running.add_argument("command", nargs=PARSER, metavar="COMMAND")
+        running.add_argument(
+            "command", nargs=PARSER, metavar="COMMAND", help="program and its options"
+        )
 
     def handle(
         self,

@@ -66,7 +66,11 @@ def test_story_of_a_recording_names_the_lines_of_the_source(name: str) -> None:
 
 def is_request(event: dict[str, Any]) -> bool:
     kind = event["do"], event.get("type", "")
-    return kind[0] in ("read", "write") or kind in (("acquire", "invoke"), ("release", "invoke"))
+    return (
+        bool(event.get("code"))
+        or kind[0] in ("read", "write")
+        or kind in (("acquire", "invoke"), ("release", "invoke"))
+    )
 
 
 def test_every_line_of_the_source_is_found() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_places() -> Iterator[None]:
+def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Count the games of this module only. The path is short, as that of a socket must be."""
+    tmp_path_factory.getbasetemp()  # outside of the folder, for the tests after this module
     folder = tempfile.mkdtemp(prefix="g")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)

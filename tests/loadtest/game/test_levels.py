@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 from devservers.faults.waiting import until
 from loadtest.game import client
 from loadtest.game.levels import LEVELS, LOCKED, STOPS, WITHDRAW
+from loadtest.game.record import RECORDED, Recorder
 from tests.loadtest.charts.drawn import contradictions
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
@@ -22,6 +24,7 @@ ORDERS = {
     "commit": "A A A B B B B A",
 }
 """An order of steps that wins each level without its guard."""
+RECORDING = json.loads(RECORDED.read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +47,53 @@ def run(game: UUID, order: str) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.parametrize("guarded", [False, True], ids=["no guard", "guard"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_level_is_won_without_its_guard_and_not_with_it(level: str, game: UUID) -> None:
-    client.ask(game, "begin", level=level, guarded=False)
-    won = run(game, ORDERS[level])
-    assert won["won"]
-    assert not any(possible for one in won["buyers"] for possible in one["verbs"].values())
-    client.ask(game, "begin", level=level, guarded=True)
-    guarded = run(game, ORDERS[level])
-    assert not guarded["won"]
-    assert guarded["turn"] > 1
+def test_level_is_won_without_its_guard_as_recorded(level: str, guarded: bool, game: UUID) -> None:
+    """The moves that are possible have the outcomes that the exported course replays."""
+    half = RECORDING["levels"][level][guarded]
+    texts = {tuple(one): number for number, one in enumerate(RECORDING["sentences"])}
+    buyers = {json.dumps(one): number for number, one in enumerate(RECORDING["buyers"])}
+    recorder = Recorder(game, level, guarded, texts, buyers)
+    state = recorder.settled("begin", **recorder.begin)
+    here, told = 0, list[int]()
+    for action in ORDERS[level].split():
+        buyer, _, verb = action.partition("-")
+        move = f"{buyer}-{verb or 'step'}"
+        if move in half["moves"][here]:
+            here, *more = half["moves"][here][move]
+            told += more
+            request = {"buyer": buyer, "verb": verb or "step", "turn": state["turn"]}
+            state = recorder.settled("act", **request)
+            assert recorder.plain(state) == half["states"][here], move
+            # A watchdog that wakes with its buyer notices the loss sooner or later than the buyer.
+            assert sorted(recorder.tell(state)) == sorted(told), move
+            assert contradictions(state["events"]) == []
+    assert state["turn"] > 1
+    assert state["won"] is not guarded
+    assert any(half["moves"][here].values()) is guarded
+
+
+def test_recording_has_every_move_and_no_way_past_a_guard() -> None:
+    for level, halves in RECORDING["levels"].items():
+        broken, guarded = (any(state["won"] for state in half["states"]) for half in halves)
+        assert (broken, guarded) == (True, False), level
+        assert all(half["is_complete"] for half in halves), level
+
+
+def test_undo_takes_back_one_move(game: UUID) -> None:
+    client.ask(game, "begin", level="fence", guarded=True)
+    before = run(game, "A A B")
+    after = run(game, "A-pause B")
+    undone = client.ask(game, "undo", turn=client.ask(game, "undo", turn=after["turn"])["turn"])
+    kept = {"buyers", "quantity", "sold", "won", "over", "guarded"}
+    assert {name: undone[name] for name in kept} == {name: before[name] for name in kept}
+    assert undone["lock"]["owner"] == "A"
+    with pytest.raises(client.StepOutdated):  # the same form again
+        client.ask(game, "undo", turn=after["turn"])
+    client.ask(game, "begin", level="fence", guarded=True)
+    with pytest.raises(client.StepOutdated):
+        client.ask(game, "undo", turn=0)
 
 
 def test_state_is_that_of_the_stores(game: UUID) -> None:

@@ -38,6 +38,16 @@ def fenced(b: Facts, r: Facts) -> list[bool]:
     return [b["overlaps"] >= 1, r["overlaps"] >= 1, (b["refused"], r["refused"]) == (0, 1)]
 
 
+def sold_right(what: str, wrong: int) -> Callable[[Facts, Facts], list[bool]]:
+    """Expect so many units to be lost, oversold or unsold, and no such unit in the shop."""
+    others = {"lost", "oversold", "unsold"} - {what}
+    return lambda b, r: [
+        (b[what], r[what]) == (wrong, 0),
+        not any(facts[other] for facts in (b, r) for other in others),
+        (r["sold"], r["left"]) == (r["stock"], 0),
+    ]
+
+
 def one_lease(b: Facts, r: Facts) -> list[bool]:
     waited = r["second_told"] in ("busy", "store_down")
     return [b["lease_overlaps"] == 1, r["lease_overlaps"] == 0, waited, *serialized(b, r)[1:]]
@@ -137,6 +147,29 @@ def one_lease(b: Facts, r: Facts) -> list[bool]:
             ],
             marks=pytest.mark.faults(row=25, backend="redis to database"),
         ),
+        ("unit-lost-to-a-check", sold_right("lost", 1)),
+        # Each of the two crashes loses a unit or an order.
+        ("crash-between-redis-and-queue", sold_right("lost", 2)),
+        ("sold-out-for-ever", sold_right("unsold", 1)),
+        (
+            "payment-after-expiry",
+            lambda b, r: [
+                *sold_right("oversold", 1)(b, r),
+                (b["paid"], r["paid"]) == (2, 1),
+                r["refunded"] == 1,
+            ],
+        ),
+        (
+            "lock-while-paying",
+            lambda b, r: [
+                *sold_right("oversold", 1)(b, r),
+                # The lock itself was granted to one at a time.
+                (b["lease_overlaps"], b["overlaps"]) == (0, 1),
+                # The payment of the first buyer was ended, so that nothing had to be refunded.
+                (r["paid"], r["refunded"]) == (1, 0),
+            ],
+        ),
+        ("restock-overwrites-sales", sold_right("oversold", 1)),
     ],
 )
 def test_control_breaks_and_repair_holds(

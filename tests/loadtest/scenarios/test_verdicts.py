@@ -115,7 +115,8 @@ def test_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)["scenarios"]
     assert [row["name"] for row in rows] == list(SCENARIOS)
     recipes = {"L1", "L2", "L3", "L5", "L6", "L7", "L11"}
-    assert {row["row"] for row in rows} == recipes | {f"F{n}" for n in range(1, 11)}
+    flash_sales = {f"FS{n}" for n in range(1, 7)}
+    assert {row["row"] for row in rows} == recipes | {f"F{n}" for n in range(1, 11)} | flash_sales
 
 
 def test_scenario_writes_page_and_charts(

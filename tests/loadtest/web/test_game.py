@@ -47,13 +47,24 @@ def test_visitor_plays_without_script(client: Client, db: None, game: UUID) -> N
     assert "Both buyers read the same number" in text
     assert "2 sold of 1" in text
     assert 'value="expire">Next level: SETNX, then EXPIRE' in text
-    assert "Levels: 1 of 5 won" in text
+    assert 'data-won="race"' in text
+    assert "Let both buyers read the stock before" in text
+    undo = client.post(reverse("game-act", args=[game]), {"undo": "1", "turn": "6"})
+    assert (undo.status_code, undo["Location"]) == (302, page)
+    text = client.get(page).text
+    assert "1 sold of 1" in text
+    assert "You did it." not in text
 
 
 def test_current_lines_are_marked(client: Client, db: None, game: UUID) -> None:
     text = act(client, game, "A-step", 0, headers=HTMX).text
-    assert '<mark><span class="chip">A</span> reading = claim_stock(' in text
-    assert '<mark><span class="chip">B</span> with lock as lease:' in text
+    columns = text.split('<strong class="chip">')[1:]
+    for column, line in zip(
+        columns, ("reading = claim_stock(", "with lock as lease:"), strict=True
+    ):
+        assert column.count("<mark>") == 1
+        assert f"<mark>{line}" in column
+    assert 'class="reads"' in text
     assert 'id="latest" hx-swap-oob="innerHTML">Buyer A goes on at once: there is no lock.' in text
     assert "<html" not in text
 
@@ -90,6 +101,8 @@ def test_guard_is_claimed_to_hold_only_after_all_orders(
     [
         ({"level": "earthquake"}, 400),
         ({"action": "A-step", "turn": "x"}, 400),
+        ({"undo": "1", "turn": ""}, 400),
+        ({"undo": "1", "turn": "0"}, 409),
         ({"action": "A-fly", "turn": "0"}, 409),
         ({"action": "Z-step", "turn": "0"}, 409),
         ({"action": "A-pause", "turn": "0"}, 409),

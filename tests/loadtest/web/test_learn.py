@@ -13,7 +13,7 @@ from django.utils import translation
 from loadtest.charts.source import Excerpt, diff
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS
-from loadtest.scenarios.course import COURSE, Step
+from loadtest.scenarios.course import COURSE, PARTS, Step
 from loadtest.scenarios.scenario import FAULTS, REGISTERED
 
 MOST_WORDS = 90
@@ -44,6 +44,12 @@ def test_code_that_is_no_longer_in_the_source_is_an_error() -> None:
 def test_every_step_has_a_picture_before_its_first_run(client: Client, db: None) -> None:
     page = client.get(reverse("learn")).text
     assert page.count('class="preview"') == page.count('class="timeline"') == len(COURSE)
+    for part in PARTS:
+        section = page.partition(f'<section aria-labelledby="{part.name}">')[2].split("</section>")[
+            0
+        ]
+        links = re.findall(r'<h3><a href="/learn/([\w-]+)/">', section)
+        assert links == [step.name for step in part.steps]
     assert client.get(reverse("learn-step", args=["earthquake"])).status_code == 404
 
 

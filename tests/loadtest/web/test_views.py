@@ -195,7 +195,7 @@ def test_oversold_run_explains_its_first_lost_update(client, finished):
     assert "exact, as expected" in page
     chinese = client.get(finished.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "超卖，符合预期" in chinese
-    assert "使用 Redis：正好卖出 5 件。" in chinese
+    assert "使用 Redis 锁：正好卖出 5 件。" in chinese
 
 
 def test_message_that_is_delivered_twice_runs_once(staff, monkeypatch):

@@ -35,6 +35,7 @@ def minute(**processes: int) -> LastMinute:
         wait_ms=QUIET,
         refusals=QUIET,
         processes=Counter(processes),
+        last=int(NOW.timestamp()),
     )
 
 

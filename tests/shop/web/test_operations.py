@@ -122,7 +122,8 @@ def test_switch_to_the_active_setting_is_refused(amy):
         assert refused.status_code == 400
         assert "redis + conditional is already active." in refused.text
         assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
-    assert "redis is reachable" in amy.post("/ops/switch/", {**active, "step": "check"}).text
+    tested = amy.post("/ops/switch/", {"backend": "redis", "step": "check"})
+    assert "redis is reachable" in tested.text
 
 
 def test_invalid_switch_is_400(amy):

@@ -1,0 +1,56 @@
+"""Test traffic for the operations page: half a minute of purchases in a sale of its own.
+
+They come over HTTP, as from browsers: two thirds of the buyers get a unit, the last are refused.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from urllib.parse import SplitResult, urlsplit
+
+from celery import shared_task
+from django.utils import timezone
+
+from loadtest.load.http.buyers import remove_accounts, requests, sign_in, sign_out
+from loadtest.load.http.client import send_requests
+from loadtest.load.sale import open_sale, remove_sale
+from locking import LockTimeout, locks
+from shop.models import Sale
+
+SECONDS = 30
+PER_SECOND, AT_ONCE = 20, 5
+"""Purchases, and how many of them are sent together: they wait for each other's lock."""
+BUYERS = SECONDS * PER_SECOND
+STOCK = BUYERS * 2 // 3
+LONGEST = 120
+"""Seconds until the sale closes in any case."""
+
+
+@shared_task(soft_time_limit=LONGEST, time_limit=LONGEST + 20)
+def send_traffic(url: str) -> None:
+    """Send it to the shop at `url`, unless another worker is sending."""
+    with suppress(LockTimeout), locks["redis"].lock("lab:traffic", timeout=0):
+        _send(urlsplit(url))
+
+
+def _send(address: SplitResult) -> None:
+    name, length = f"lab-traffic-{time.time_ns():x}", timedelta(seconds=LONGEST)
+    sale = open_sale(name, STOCK, product="lab-traffic", open_for=length, is_listed=False)
+    buyers = sign_in(BUYERS, "lab-traffic")
+    try:
+        sent = _paced(requests(buyers, f"{sale.get_absolute_url()}buy/", sale))
+        port, host = address.port or 80, address.hostname or ""
+        send_requests(port, sent, connections=AT_ONCE, seconds=LONGEST, host=host)
+    finally:
+        Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
+        sign_out(buyers)
+        remove_sale(sale)
+        remove_accounts(buyers)
+
+
+def _paced(found: Iterable[bytes]) -> Iterator[bytes]:
+    for number, request in enumerate(found, 1):
+        yield request
+        if number % AT_ONCE == 0:
+            time.sleep(AT_ONCE / PER_SECOND)
