@@ -15,7 +15,7 @@ LATER = 0.5
 
 
 class Verdict(NamedTuple):
-    """What happened in a run: a text with places for figures, and a good end or not."""
+    """The end of a run: a text with places for figures, and True if the lock held."""
 
     text: str
     survived: bool

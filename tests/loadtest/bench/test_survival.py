@@ -60,11 +60,11 @@ QUEUE = [
 
 
 def waiters(*order):
-    return [
-        event | {"owner": number}
-        for at, number in enumerate(order, 2)
-        for event in (grant("Q", at), *released("Q", at))
-    ]
+    """The waiters ask in the order of their numbers, and are served in this one."""
+    asked = [grant("Q", at, type="invoke") | {"owner": at} for at in sorted(order)]
+    turns = ([grant("Q", at), *released("Q", at)] for at in range(5, 5 + len(order)))
+    served = zip(order, turns, strict=True)
+    return asked + [event | {"owner": number} for number, turn in served for event in turn]
 
 
 @pytest.mark.parametrize(
