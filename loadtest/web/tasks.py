@@ -1,9 +1,10 @@
-"""Celery tasks that execute load tests and delete old ones."""
+"""Celery tasks that execute load tests, delete old ones and send test traffic."""
 
 from uuid import UUID
 
 from celery import shared_task
 
+from loadtest.load.http import traffic
 from loadtest.web import runs
 from locking.jobs.run_once import run_once
 
@@ -19,3 +20,9 @@ def execute(run_id: str) -> None:
 def prune_runs() -> int:
     """Delete old load tests; return their number."""
     return runs.prune()
+
+
+@shared_task(soft_time_limit=traffic.LONGEST, time_limit=traffic.LONGEST + 20)
+def send_traffic(url: str) -> None:
+    """Send test traffic to the shop at `url`."""
+    traffic.send_traffic(url)

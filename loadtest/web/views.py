@@ -23,7 +23,7 @@ from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.course import step_of
-from loadtest.web import comparison, learn, live, runs, tasks, traffic
+from loadtest.web import comparison, learn, live, runs, tasks
 from loadtest.web.forms import PlanForm
 from shop.models import User
 from shop.platform import rate_limits
@@ -148,7 +148,7 @@ def send_traffic(request: HttpRequest) -> HttpResponse:
     """Let buyers come for half a minute, so that the operations page has something to show."""
     _authorized(request)
     if url := demo_url():
-        traffic.send_traffic.delay(url)
+        tasks.send_traffic.delay(url)
         messages.success(request, _("Test traffic is on its way, for half a minute."))
     else:
         messages.error(request, _("Nothing was sent: test traffic needs a running demo."))

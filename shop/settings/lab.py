@@ -21,7 +21,7 @@ if WAITING_ROOM:
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
 if find_spec("verification"):
     INSTALLED_APPS.append("verification")
-CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks", "loadtest.web.traffic"]
+CELERY_IMPORTS = [*CELERY_IMPORTS, "loadtest.web.tasks"]
 CELERY_BEAT_SCHEDULE = {
     **CELERY_BEAT_SCHEDULE,
     "prune-load-tests": {"task": "loadtest.web.tasks.prune_runs", "schedule": 3600.0},

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from playwright.sync_api import expect
 
-from loadtest.web import traffic
+from loadtest.load.http import traffic
 from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock

@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import SplitResult, urlsplit
 
-from celery import shared_task
 from django.utils import timezone
 
 from loadtest.load.http.buyers import remove_accounts, requests, sign_in, sign_out
@@ -27,7 +26,6 @@ LONGEST = 120
 """Seconds until the sale closes in any case."""
 
 
-@shared_task(soft_time_limit=LONGEST, time_limit=LONGEST + 20)
 def send_traffic(url: str) -> None:
     """Send it to the shop at `url`, unless another worker is sending."""
     with suppress(LockTimeout), locks["redis"].lock("lab:traffic", timeout=0):
