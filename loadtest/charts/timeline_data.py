@@ -26,6 +26,7 @@ _RECORDED = (
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
     *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
+    gettext_noop("other buyers"),
 )
 
 
@@ -90,7 +91,10 @@ def lane_title(name: str) -> str:
 def translate(label: str) -> str:
     """Return a recorded label in the active language; a value follows | in the label."""
     text, _bar, value = label.partition("|")
-    return _(text) % {"value": _(value)} if value else _(text)
+    if not value:
+        return _(text)
+    # Words are translated, the replies of Redis are not.
+    return _(text) % {"value": value if value.isupper() else _(value)}
 
 
 def short_tokens(events: Sequence[Event]) -> dict[int, str]:

@@ -1,10 +1,10 @@
 """Find lost updates in a recorded history: writes computed from a number that was out of date."""
 
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from loadtest.kernel.history import Event
+from loadtest.kernel.history import SECOND, Event
 
 
 class _Update(NamedTuple):
@@ -17,13 +17,15 @@ def lost_updates(events: Iterable[Event], *, units: int, counted: int) -> dict[s
 
     {"units": 200, "counted": 50, "times": 140, "events": [...]}: the reads and writes of "buyer A"
     and "buyer B". Both read the same number before either wrote; then A wrote, and B overwrote it.
+    If others had sold more by then, which B put back, "other buyers" read what A left and wrote
+    what B found. `seconds` is the time between B's read and write.
     `times` counts the writes that overwrote a quantity which their buyer had not read: fewer than
     the sales that the row misses, because such a write may undo several. The rows show how many
     `units` were sold and how many of them the stock row `counted`: the last event of a killed
     process may be missing, and those of two may be recorded in another order than committed.
     """
     first: list[Event] = []
-    times = 0
+    seconds, times = 0.0, 0
     reads: dict[tuple[str, int], Event] = {}
     updates: list[_Update] = []
     written: list[int] = []
@@ -40,15 +42,21 @@ def lost_updates(events: Iterable[Event], *, units: int, counted: int) -> dict[s
         same = [one for one in unseen if one.read["quantity"] == update.read["quantity"]]
         times += bool(unseen) and unseen[-1].write["quantity"] != update.read["quantity"]
         if same and not first:
-            first = _story(same[0], update)
+            first = _story(same[0], update, unseen)
+            seconds = (update.write["t"] - update.read["t"]) / SECOND
         updates.append(update)
         written.append(event["t"])
     if not first:
         return None
-    return {"units": units, "counted": counted, "times": times, "events": first}
+    found = {"units": units, "counted": counted, "times": times, "events": first}
+    return {**found, "seconds": round(seconds, 1)}
 
 
-def _story(a: _Update, b: _Update) -> list[Event]:
+def _story(a: _Update, b: _Update, unseen: Sequence[_Update]) -> list[Event]:
     named = [{**event, "actor": "buyer A"} for event in a]
     named += [{**event, "actor": "buyer B"} for event in b]
+    later = unseen[unseen.index(a) + 1 :]
+    if later and later[-1].write["quantity"] < b.write["quantity"]:
+        others = later[0].read, later[-1].write
+        named += [{**event, "actor": "other buyers"} for event in others]
     return sorted(named, key=lambda event: int(event["t"]))

@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from loadtest.kernel.faults import PAUSE_SECONDS
 from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
@@ -76,7 +77,7 @@ def spreads(runs: Sequence[Run]) -> list[Run]:
         done = [run for run in group if run["verdict"] != "not-run"]
         if len(done) > 1:
             figures = {name: _spread([run[name] for run in done]) for name in SPREAD}
-            wait = _spread([run["wait_ms"]["p99"] for run in done])
+            wait = _spread([round(run["wait_ms"]["p99"]) for run in done])
             found.append({"guard": guard_of(done[0]), "runs": len(done), **figures, "p99": wait})
     return found
 
@@ -101,12 +102,9 @@ def words(run: Run) -> str:
 
 
 def with_lost_updates(runs: Sequence[Run]) -> list[Run]:
-    """Return the first run of each guard that lost updates."""
-    guards: dict[tuple[str, str], Run] = {}
-    for run in runs:
-        if run.get("lost_updates"):
-            guards.setdefault((run["backend"], run["discipline"]), run)
-    return list(guards.values())
+    """Return the run of each guard that oversold most, if it lost updates."""
+    groups = [worst(group) for _name, group in by_guard(runs)]
+    return [run for run in groups if run.get("lost_updates")]
 
 
 def explain(run: Run) -> str:
@@ -116,17 +114,44 @@ def explain(run: Run) -> str:
     read, first, second = (
         left[key] for key in (("read", "buyer A"), ("write", "buyer A"), ("write", "buyer B"))
     )
-    return _(
-        "Buyers A and B both read a stock of %(read)s before either wrote. A sold %(a)s and wrote "
-        "%(a_left)s, then B sold %(b)s and wrote %(b_left)s: %(both)s sold, and the stock went "
-        "down by %(b)s. In all, %(units)s units were sold and the stock went down by %(counted)s: "
-        "%(missing)s were not counted."
-    ) % {
+    values = {
         **lost,
         **{"read": read, "a_left": first, "b_left": second},
         **{"a": read - first, "b": read - second, "both": 2 * read - first - second},
         "missing": lost["units"] - lost["counted"],
     }
+    total = _(
+        "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
+        "were not counted."
+    )
+    pair = _(
+        "Buyers A and B both read a stock of %(read)s before either wrote. A sold %(a)s and wrote "
+        "%(a_left)s, then B sold %(b)s and wrote %(b_left)s: %(both)s sold, and the stock went "
+        "down by %(b)s."
+    )
+    if (found := left.get(("write", "other buyers"))) is not None:
+        values |= {"found": found, "back": second - found}
+        pair = _(
+            "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
+            "s later; by then A and others had sold all but %(found)s. B sold %(b)s and wrote "
+            "%(b_left)s: %(back)s sold units were in stock again."
+        )
+        if _was_paused(run):
+            pair = _(
+                "Buyers A and B both read a stock of %(read)s before either wrote. B, which held "
+                "the lock, was paused past its lease; the next holders did not see it and sold all "
+                "but %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote %(b_left)s: "
+                "%(back)s sold units were in stock again."
+            )
+    return f"{pair} {total}".replace("。 ", "。") % values
+
+
+def _was_paused(run: Run) -> bool:
+    """Return True if the second buyer, a holder, took so long because its process was stopped."""
+    is_injected = any(label == "pause-holder" for _at, label in run.get("marks", ()))
+    return (
+        run["backend"] != "none" and is_injected and run["lost_updates"]["seconds"] >= PAUSE_SECONDS
+    )
 
 
 def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -170,7 +195,11 @@ def _of_guard(name: str, runs: Sequence[Run]) -> str:
     values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}–{sold[-1]}"
     if len(runs) == 1:
         return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
-    return _("%(guard)s: %(sold)s sold of %(stock)s in stock in each of %(runs)s runs.") % values
+    if sold[0] == sold[-1]:
+        return (
+            _("%(guard)s: %(sold)s sold of %(stock)s in stock in each of %(runs)s runs.") % values
+        )
+    return _("%(guard)s: %(sold)s sold of %(stock)s in stock in %(runs)s runs.") % values
 
 
 def surprises(runs: Sequence[Run]) -> list[str]:

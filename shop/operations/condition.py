@@ -94,7 +94,7 @@ def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
         guard = guard_title(row.backend, row.mode)
         yield Condition("warn", text % guard, *_switch(state, row.backend))
     if row.next_backend:
-        text = _("Switching from %(old)s to %(new)s: purchases may wait about a second.")
+        text = _("Switching from %(old)s to %(new)s: each lock moves when its holder has finished.")
         old, new = (row.backend, row.mode), (row.next_backend, row.next_mode)
         words = {"old": guard_title(*old), "new": guard_title(*new)}
         advice = _("Started by %(by)s: “%(reason)s”.")

@@ -147,7 +147,7 @@ def test_sentence_in_both_languages() -> None:
     three = [*(RUN | {"backend": name} for name in ("process", "none")), exact]
     assert headline(three) == "3 guards: 2 oversold, 1 exact"
     twice = [RUN, {**RUN, "sold": 7}]
-    assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock in each of 2 runs."
+    assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock in 2 runs."
     with translation.override("zh-hans"):
         assert headline(three) == "3 种保护方式：2 种超卖，1 种数量正确"
         assert (
