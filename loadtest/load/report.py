@@ -37,10 +37,13 @@ def _breaches(run: Run) -> list[str]:
     return list(run.get("checked", {}).get("breaches", ()))
 
 
-def sentence(runs: Sequence[Run]) -> str:
-    """Return "Without a lock: 200 sold of 50 in stock. With Redis: exactly 50."."""
+def sentence(runs: Sequence[Run], *, several: bool = False) -> str:
+    """Return "Without a lock: 200 sold of 50 in stock. With Redis: exactly 50.".
+
+    `several`: name the write strategies, although these runs had only one.
+    """
     sentences, absent = [], defaultdict(list)
-    for name, group in by_guard(runs):
+    for name, group in by_guard(runs, several=several):
         if missing := [run for run in group if run["verdict"] == "not-run"]:
             absent[missing[0]["why"].rstrip(".")].append(name)
         else:
@@ -87,9 +90,10 @@ def _spread(values: Sequence[float]) -> str:
     return middle if least == most else f"{middle} ({least}–{most})"
 
 
-def so_far(run: Run) -> str:
-    """Return "Without a lock: 61 sold of 50 in stock." for a run under way."""
-    values = {**run, "guard": title(run["backend"])}
+def so_far(run: Run, *, several: bool = False) -> str:
+    """Return "Without a lock: 61 sold of 50 in stock." for a run under way; see `sentence`."""
+    name = guard_of(run) if several else ""
+    values = {**run, "guard": title(run["backend"], name)}
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
 
 
@@ -154,9 +158,9 @@ def _was_paused(run: Run) -> bool:
     )
 
 
-def by_guard(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+def by_guard(runs: Sequence[Run], *, several: bool = False) -> list[tuple[str, list[Run]]]:
     """Return the runs of each guard under its name, in their order."""
-    several = len({run["discipline"] for run in runs}) > 1
+    several = several or len({run["discipline"] for run in runs}) > 1
     found: dict[str, list[Run]] = {}
     for run in runs:
         name = guard_of(run) if several else guard_title(run["backend"])

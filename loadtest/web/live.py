@@ -20,7 +20,9 @@ def context(run: LabRun) -> dict[str, Any]:
         served = 0 if now["verdict"] == "not-run" else buyers_of
         now = {**now, "requested": "none", "buyers": buyers_of, "served": served}
     buttons = [(name, FAULTS[name].button) for name in offered(run)]
-    found = {"so_far": report.sentence(over) if over else "", "oversold": "", "buttons": buttons}
+    several = len(run.plan["disciplines"]) > 1
+    so_far = report.sentence(over, several=several) if over else ""
+    found = {"so_far": so_far, "oversold": "", "buttons": buttons}
     if now is None:
         return found
     # The curve of a guard is that of its run under way, or else of its worst run.
@@ -29,7 +31,7 @@ def context(run: LabRun) -> dict[str, Any]:
     return {
         **found,
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
-        "under_way": report.so_far(now),
+        "under_way": report.so_far(now, several=several),
         "now": _("%(guard)s, run %(repeat)s of %(repeats)s")
         % {**now, "guard": report.guard_of(now), "repeats": run.plan["repeats"]},
         "curve": curves.sold_over_time([*others, now]),
