@@ -97,7 +97,8 @@ def _completed(result: Any) -> Any:
     """Return what a body returned. Raise LockMisuse if its work is still to be done."""
     is_later = any(is_kind(result) for is_kind in LATER)
     if is_later or (isinstance(result, HttpResponseBase) and result.streaming):
-        getattr(result, "close", lambda: None)()
+        if is_later:  # a response would tell Django that the request is over
+            getattr(result, "close", lambda: None)()
         kind = type(result).__name__
         raise LockMisuse(f"A {kind} does its work after the lock is released: lock inside of it.")
     return result

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.exceptions import Retry
+from django.core.signals import request_finished
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
@@ -201,6 +202,19 @@ class TestWorkAfterTheReturn:
     def test_generator_function_is_refused_when_it_is_decorated(self, body) -> None:
         with pytest.raises(LockMisuse, match="a generator"):
             locked("numbers")(body)
+
+    def test_refused_response_does_not_end_the_request(self) -> None:
+        """Its `close` would: Django closes the connections that the view still uses."""
+        ended: list[object] = []
+
+        def note(**signal: object) -> None:
+            ended.append(signal)
+
+        request_finished.connect(note)
+        with pytest.raises(LockMisuse):
+            locked("numbers")(lambda: StreamingHttpResponse([]))()
+        request_finished.disconnect(note)
+        assert ended == []
 
     @pytest.mark.parametrize("make", [numbers, anumbers, later, lambda: StreamingHttpResponse([])])
     def test_result_that_is_not_there_yet_is_refused(self, make) -> None:
