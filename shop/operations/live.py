@@ -47,7 +47,7 @@ class LockRow:
     backend: str
     held: Held
     epoch: int | None
-    """The epoch of the token; None if the lock is not in the active backend."""
+    """The epoch of the token; None if the lock is not that of a sale in the active backend."""
     sale: str
     """The slug of the sale that the lock guards; empty for other locks."""
     is_stale: bool = False
@@ -193,8 +193,8 @@ def _rows(
     for alias, one in held:
         slug, fence = guarded.get(one.name, ("", (0, 0)))
         if alias == row.backend:
-            epoch, has_token = row.epoch, locks[alias].capabilities.fencing
-            stale = has_token and one.token is not None and (epoch, one.token) < fence
+            epoch, has_token = row.epoch if slug else None, locks[alias].capabilities.fencing
+            stale = has_token and one.token is not None and (row.epoch, one.token) < fence
         else:
             epoch, stale = None, not one.name.startswith(RESERVED)
         rows.append(LockRow(backend=alias, held=one, epoch=epoch, sale=slug, is_stale=stale))
