@@ -26,7 +26,7 @@ _RECORDED = (
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
     *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
-    gettext_noop("other buyers"),
+    gettext_noop("someone else"),
 )
 
 
