@@ -13,8 +13,10 @@ STOPS = """
 import os, signal, sys, threading, time
 from devservers.faults.injectors import inject_into_self
 
+ready = threading.Event()
+
 def stop():
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    ready.wait()
     if sys.argv[1] == "process":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
@@ -23,10 +25,11 @@ def stop():
         os.write(1, b"went on ")
         time.sleep(0.001)
 
-os.sched_setaffinity(0, {int(sys.argv[2])})
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 thread = threading.Thread(target=stop)
 thread.start()
+os.sched_setaffinity(0, {int(sys.argv[2])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+ready.set()
 thread.join()
 """
 TRIES = 20
