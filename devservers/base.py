@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from .process import with_parent_death_signal
+from .process import is_stopped, with_parent_death_signal
 from .programs import ServerError
 from .temporary import temporary_directory
 
@@ -170,6 +170,15 @@ class Server(ABC):
     def pause(self) -> None:
         """Inject a stall: SIGSTOP leaves the server connected but unresponsive until `resume`."""
         self._inject(signal.SIGSTOP, "stopped")
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while self.is_running and not all(map(is_stopped, self.working())):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} goes on after SIGSTOP")
+            time.sleep(0.001)
+
+    def working(self) -> list[int]:
+        """Return the processes that reply to clients."""
+        return [self.pid]
 
     def resume(self) -> None:
         """Send SIGCONT."""

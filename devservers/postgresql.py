@@ -109,6 +109,10 @@ class PostgreSql(Server):
                 raise ServerFailed(f"sessions outlived {self.name}:\n{self.log_tail()}")
             time.sleep(0.005)
 
+    def working(self) -> list[int]:
+        """Return the postmaster and the processes of its sessions."""
+        return [self.pid, *self.children()]
+
     def _signal(self, number: signal.Signals) -> None:
         everyone = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
         sessions = self.children() if self.is_running and number in everyone else []

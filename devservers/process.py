@@ -48,6 +48,12 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether no thread of a process runs: they stop one by one after SIGSTOP."""
+    threads = os.listdir(f"/proc/{pid}/task") if process_state(pid) else []
+    return bool(threads) and all(process_state(int(thread)) == "T" for thread in threads)
+
+
 def process_stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; raise OSError if it ended."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

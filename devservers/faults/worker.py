@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from devservers.base import injected_faults
 from devservers.faults.waiting import FaultFailed, until
-from devservers.process import process_state, with_parent_death_signal
+from devservers.process import is_stopped, with_parent_death_signal
 
 REPLY_TIMEOUT = 60.0
 TERMINATE_TIMEOUT = 20.0
@@ -127,8 +127,7 @@ class WorkerProcess:
         """Inject SIGSTOP, and wait until no thread of the process runs."""
         injected_faults[f"{type(self).__name__} stopped"] += 1
         self._process.send_signal(signal.SIGSTOP)
-        threads = [int(number) for number in os.listdir(f"/proc/{self.pid}/task")]
-        until(lambda: all(process_state(number) == "T" for number in threads), "a stopped process")
+        until(lambda: is_stopped(self.pid), "a stopped process")
 
     def resume(self) -> None:
         """Send SIGCONT."""

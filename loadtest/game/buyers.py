@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 
 from devservers.faults.waiting import until
-from devservers.process import die_with_parent, process_state
+from devservers.process import die_with_parent, is_stopped
 from loadtest.charts.source import Excerpt
 from loadtest.load.shop_worker import ShopCommands
 
@@ -56,7 +56,7 @@ class Buyer:
     def pause(self) -> None:
         """Stop all its threads, also the watchdog."""
         os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: process_state(self.pid) == "T", "a stopped process")
+        until(lambda: is_stopped(self.pid), "a stopped process")
         self.status = "paused"
 
     def kill(self) -> None:

@@ -19,7 +19,7 @@ from threading import BrokenBarrierError
 from typing import Any
 
 from devservers.faults.waiting import until
-from devservers.process import process_state
+from devservers.process import is_stopped
 from devservers.process_pool import ProcessPool
 from loadtest.kernel.faults import (
     FAULTS,
@@ -88,7 +88,7 @@ class _FaultMonitor:
                 with self.hitting:
                     injection.proof = fail(injection.name, self.stores)
             else:
-                until(lambda: process_state(injection.pid) == "T")
+                until(lambda: is_stopped(injection.pid))
                 injection.proof = f"process {injection.pid} stopped (state T)"
                 longest = self.load.plan.patience + 2 * PAUSE_SECONDS
                 until(lambda: self._is_over(injection), "the end of the pause", longest)

@@ -27,7 +27,7 @@ from devservers.base import injected_faults
 from devservers.faults.injectors import ProcessFault, inject_into_self
 from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import WorkerProcess, send_to_parent
-from devservers.process import process_state
+from devservers.process import is_stopped
 from loadtest.kernel.history import Recorder
 from loadtest.load.buyers import buy
 from locking import LockError, failpoints, policy
@@ -93,7 +93,7 @@ class ShopWorker(WorkerProcess):
         if line != {"fault": self._fault}:
             raise FaultFailed(f"the fault {self._fault!r} was not injected: {line}")
         if self._fault == "stop":
-            until(lambda: process_state(self.pid) == "T", "a stopped process")
+            until(lambda: is_stopped(self.pid), "a stopped process")
         elif self._fault == "kill":
             self.wait()
         injected_faults[f"{type(self).__name__} faulty between read and write"] += 1

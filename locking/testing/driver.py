@@ -45,7 +45,7 @@ class StoreDriver:
         raise NotImplementedError
 
     def pause(self) -> None:
-        """Let the store keep its connections and reply to nothing."""
+        """Let the store keep its connections and, once this returns, reply to nothing."""
         raise NotImplementedError
 
     def restart(self) -> bool:

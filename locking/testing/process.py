@@ -44,8 +44,10 @@ class OtherProcess:
         return self._pipe.recv()
 
     def pause(self) -> None:
-        """Stop the process with SIGSTOP, so that it renews no lease."""
-        os.kill(self._process.pid or 0, signal.SIGSTOP)
+        """Stop the process with SIGSTOP, so that it renews no lease; return when it has stopped."""
+        pid = self._process.pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue the process."""
