@@ -25,6 +25,10 @@ DEBIAN_PACKAGES = {
     "nginx": "nginx-light",
     "openssl": "openssl",
     "etcd": "etcd-server",
+    "patroni": "patroni",
+    "haproxy": "haproxy",
+    "libgalera_smm.so": "galera-4",
+    "unshare": "util-linux",
     "chromium": "chromium",
     "wrk": "wrk",
 }

@@ -34,7 +34,8 @@ SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext nginx-light "
-    "openssl postgresql pgbouncer etcd-server prometheus prometheus-alertmanager"
+    "openssl postgresql pgbouncer etcd-server prometheus prometheus-alertmanager "
+    "galera-4 haproxy patroni"
 )
 # apt-get install without starting services, now or at boot.
 INSTALL = r"""
@@ -43,7 +44,7 @@ if [ ! -e $policy ]; then
     trap "rm -f $policy" EXIT INT TERM
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 fi
-for service in nginx postgresql pgbouncer prometheus prometheus-alertmanager; do
+for service in nginx postgresql pgbouncer prometheus prometheus-alertmanager haproxy patroni; do
     case " $* " in *" $service"*)
         [ ! -d $units ] || [ -e $units/$service.service ] ||
             ln -s /dev/null $units/$service.service ;;

@@ -1,0 +1,99 @@
+"""A Galera cluster of three MariaDB servers behind HAProxy, of which one is written to."""
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from devservers import HOST, MariaDb, ServerError, ServerMissing, reserve_port, start_all, stop_all
+from tests.devservers.haproxy import HaProxy
+
+PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
+
+
+class GaleraNode(MariaDb):
+    """One node. Without `peers` it starts a cluster of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group_port, self._group_mark = reserve_port()
+        self.peers: Sequence[GaleraNode] = ()
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.group_port}"
+
+    def prepare(self) -> None:
+        if not PROVIDER.exists():
+            raise ServerMissing(PROVIDER.name)
+        super().prepare()
+        with self._sql.open("a") as statements:
+            statements.write(f"CREATE USER IF NOT EXISTS haproxy@'{HOST}';\n")
+
+    def copy(self, other: "GaleraNode") -> None:
+        """Take over the data of a node that has stopped."""
+        shutil.copytree(other.data, self.data)
+        self._sql.touch()
+
+    def command(self) -> list[str]:
+        return [
+            *super().command(),
+            "--binlog-format=ROW",
+            "--innodb-autoinc-lock-mode=2",
+            "--wsrep-on=ON",
+            f"--wsrep-provider={PROVIDER}",
+            f"--wsrep-provider-options=gmcast.listen_addr=tcp://{self.address}",
+            f"--wsrep-node-address={self.address}",
+            f"--wsrep-cluster-address=gcomm://{','.join(one.address for one in self.peers)}",
+        ]
+
+    def is_ready(self) -> bool:
+        try:
+            self.execute("SELECT 1 FROM mysql.user LIMIT 1")  # refused before it has joined
+        except ServerError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        super().stop()
+        self._group_mark.close()
+
+
+class Galera:
+    """Three nodes and the HAProxy in front of them."""
+
+    def __init__(self) -> None:
+        self.nodes = [GaleraNode() for _ in range(3)]
+        self.proxy = HaProxy("galera", *((node.port, node.port) for node in self.nodes))
+
+    @property
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"mysql://root@{self.proxy.url}/shop"
+
+    def __enter__(self) -> Self:
+        first, *others = self.nodes
+        try:
+            first.start()
+            first.terminate()
+            for node in others:
+                node.copy(first)
+            self._remember_each_other()
+            start_all([*self.nodes, self.proxy])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _remember_each_other(self) -> None:
+        """Let the nodes start as those of a cluster that was shut down: none copies another."""
+        members = [str(uuid.uuid1()) for _ in self.nodes]
+        view = ["#vwbeg", f"view_id: 3 {members[0]} 1", "bootstrap: 0"]
+        view += [*(f"member: {member} 0" for member in members), "#vwend", ""]
+        for node, member in zip(self.nodes, members, strict=True):
+            node.peers = self.nodes
+            (node.data / "gvwstate.dat").write_text("\n".join([f"my_uuid: {member}", *view]))
+
+    def __exit__(self, *exc_info: object) -> None:
+        stop_all([self.proxy, *self.nodes])

@@ -1,0 +1,34 @@
+"""A private HAProxy with a file of deploy/haproxy."""
+
+import re
+from pathlib import Path
+
+from devservers import HOST, Server
+from devservers.programs import required
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "haproxy"
+
+
+class HaProxy(Server):
+    """HAProxy with deploy/haproxy/FILE.cfg; `ports` are those of each server and of its check."""
+
+    def __init__(self, file: str, *ports: tuple[int, int]) -> None:
+        super().__init__()
+        self.file, self.ports = file, ports
+
+    @property
+    def url(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def command(self) -> list[str]:
+        text = re.sub(r"bind :\d+", f"bind {self.url}", (FOLDER / f"{self.file}.cfg").read_text())
+        for number, (port, check) in enumerate(self.ports, 1):
+            address = rf" db{number}:\d+ check( port \d+)?"
+            text, count = re.subn(address, f" {HOST}:{port} check port {check}", text)
+            assert count == 1
+        settings = self.folder / "haproxy.cfg"
+        settings.write_text(text)
+        return [required("haproxy"), "-db", "-f", str(settings)]
+
+    def is_ready(self) -> bool:
+        return bool(self.send(b""))
