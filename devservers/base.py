@@ -246,9 +246,12 @@ class Server(ABC):
             self._process.kill()
             self._process.wait()
 
-    def send(self, request: bytes) -> bytes:
-        """Return the first bytes that the server sends on a new connection after `request`."""
-        with socket.create_connection((HOST, self.port), timeout=1) as connection:
+    def send(self, request: bytes, *, port: int | None = None) -> bytes:
+        """Return the first bytes that the server sends on a new connection after `request`.
+
+        `port` is another one of its ports.
+        """
+        with socket.create_connection((HOST, port or self.port), timeout=1) as connection:
             connection.sendall(request)
             return connection.recv(4096)
 

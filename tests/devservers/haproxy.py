@@ -10,11 +10,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "haproxy"
 
 
 class HaProxy(Server):
-    """HAProxy with deploy/haproxy/FILE.cfg; `ports` are those of each server and of its check."""
+    """HAProxy with deploy/haproxy/FILE.cfg; `ports` are those of each server and of its check.
 
-    def __init__(self, file: str, *ports: tuple[int, int]) -> None:
+    `hello`: the first message of a client to which a server replies.
+    """
+
+    def __init__(self, file: str, *ports: tuple[int, int], hello: bytes = b"") -> None:
         super().__init__()
-        self.file, self.ports = file, ports
+        self.file, self.ports, self.hello = file, ports, hello
 
     @property
     def url(self) -> str:
@@ -31,4 +34,4 @@ class HaProxy(Server):
         return [required("haproxy"), "-db", "-f", str(settings)]
 
     def is_ready(self) -> bool:
-        return bool(self.send(b""))
+        return bool(self.send(self.hello))

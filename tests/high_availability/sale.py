@@ -146,6 +146,7 @@ def _step(crowds: Sequence[Crowd], number: int, stops: Sequence[int]) -> list[Re
         reports.append(
             {
                 "sale": crowd.sale.slug,
+                "tag": str(crowd.sale.pk),
                 "gap": max(two - one for one, two in pairwise(times)),
                 "slowest": max(one.seconds for one in replies),
                 "answers": statuses(replies),

@@ -1,0 +1,167 @@
+"""A PostgreSQL cluster of two that Patroni manages, with its etcd and the HAProxy in front."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from devservers import HOST, Server, reserve_port, start_all, stop_all
+from devservers.faults.proxy import Proxy
+from devservers.faults.waiting import until
+from devservers.postgresql import HELLO, USER, unprivileged
+from devservers.programs import required
+from tests.devservers.haproxy import HaProxy
+
+SETTINGS = {"ttl": 5, "loop_wait": 1, "retry_timeout": 2}
+"""Seconds; ttl is at least loop_wait and twice retry_timeout. The defaults are 30, 10 and 10."""
+
+
+class Etcd(Server):
+    """The store in which Patroni elects the primary: one node here, three in production."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer_port, self._peer_mark = reserve_port()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def command(self) -> list[str]:
+        peer = f"http://{HOST}:{self.peer_port}"
+        urls = {"listen-client": self.url, "advertise-client": self.url, "listen-peer": peer}
+        urls["initial-advertise-peer"] = peer
+        options = [f"--{name}-urls={url}" for name, url in urls.items()]
+        options += [f"--initial-cluster=default={peer}", f"--data-dir={self.data}"]
+        return [required("etcd"), *options]
+
+    def is_ready(self) -> bool:
+        return b'"true"' in self.send(b"GET /health HTTP/1.0\r\n\r\n")
+
+    def stop(self) -> None:
+        super().stop()
+        self._peer_mark.close()
+
+
+class PatroniNode(Server):
+    """A machine with Patroni and its PostgreSQL: `kill` ends both at the same time.
+
+    They live in a process namespace of their own, which ends with its first process. The other
+    node gets the changes through `replication`.
+    """
+
+    def __init__(self, name: str, etcd: Etcd, dynamic: dict[str, Any]) -> None:
+        super().__init__()
+        self.name, self.etcd, self.dynamic = name, etcd, dynamic
+        self.rest_port, self._rest_mark = reserve_port()
+        self.replication = Proxy(self.port)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@{HOST}:{self.port}/shop"
+
+    def prepare(self) -> None:
+        rest = f"{HOST}:{self.rest_port}"
+        user = {"username": USER, "password": USER}
+        trust = [f"host {of} all {HOST}/32 trust" for of in ("all", "replication")]
+        settings = {
+            "scope": "shop",
+            "name": self.name,
+            "restapi": {"listen": rest, "connect_address": rest},
+            "etcd3": {"host": f"{HOST}:{self.etcd.port}"},
+            "bootstrap": {
+                "dcs": self.dynamic,
+                "initdb": [{"encoding": "UTF8"}, "no-locale", "no-sync"],
+                "pg_hba": trust,
+            },
+            "postgresql": {
+                "listen": f"{HOST}:{self.port}",
+                "connect_address": self.replication.url,
+                "data_dir": str(self.data / "postgresql"),
+                "bin_dir": str(Path(required("postgres")).resolve().parent),
+                "pgpass": str(self.data / "pgpass"),
+                "authentication": {"superuser": user, "replication": user},
+                "parameters": {"unix_socket_directories": str(self.data)},
+            },
+        }
+        self._settings.write_text(json.dumps(settings))  # YAML contains JSON
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)
+            shutil.chown(self.data, USER, USER)
+
+    @property
+    def _settings(self) -> Path:
+        return self.folder / "patroni.yml"
+
+    def command(self) -> list[str]:
+        user = ["--user", "--map-current-user"] if os.geteuid() else []
+        space = [
+            required("unshare"),
+            *user,
+            "--pid",
+            "--mount-proc",
+            "--fork",
+            "--kill-child",
+            "--",
+        ]
+        return [*space, *unprivileged(), required("patroni"), str(self._settings)]
+
+    def is_ready(self) -> bool:
+        return self.responds("readiness")
+
+    def responds(self, role: str) -> bool:
+        """Return True if Patroni says that the server has this role, or `readiness`."""
+        request = f"GET /{role} HTTP/1.0\r\n\r\n".encode()
+        return b" 200 " in self.send(request, port=self.rest_port)
+
+    def request_stop(self) -> None:
+        """Kill it: nothing of it is needed again."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        super().stop()
+        self._rest_mark.close()
+        self.replication.close()
+
+
+class Patroni:
+    """Two nodes, the first of which is the primary at first, their etcd, and the HAProxy."""
+
+    def __init__(self, *, is_synchronous: bool) -> None:
+        self.etcd = Etcd()
+        dynamic = {**SETTINGS, "synchronous_mode": is_synchronous}
+        dynamic["postgresql"] = {"parameters": {"max_connections": 200}}
+        self.primary = PatroniNode("one", self.etcd, dynamic)
+        self.standby = PatroniNode("two", self.etcd, dynamic)
+        self.is_synchronous = is_synchronous
+        ports = ((node.port, node.rest_port) for node in (self.primary, self.standby))
+        self.proxy = HaProxy("patroni", *ports, hello=HELLO)
+
+    @property
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"postgresql://{USER}@{self.proxy.url}/shop"
+
+    def __enter__(self) -> Self:
+        role = "synchronous" if self.is_synchronous else "replica"
+        try:
+            start_all([self.etcd])
+            start_all([self.primary])
+            until(lambda: self.primary.responds("primary"), "the primary")
+            start_all([self.standby])
+            until(lambda: self.standby.responds(role), f"a {role} standby", 40)
+            url = self.primary.url.replace("/shop", "/postgres")
+            with psycopg.connect(url, autocommit=True) as session:
+                session.execute("CREATE DATABASE shop")
+            start_all([self.proxy])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        stop_all([self.proxy, self.standby, self.primary, self.etcd])
