@@ -6,9 +6,10 @@ transaction; one that has to change rows is wrapped in a SELECT that fails if it
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from django.db import Error, IntegrityError, OperationalError, connection
+from django.db import Error, IntegrityError, OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from inventory.exceptions import OutcomeUnknown
@@ -21,6 +22,21 @@ OUT_OF_RANGE = 1690
 MYSQL_CONSTRAINTS = (1048, 3819, 4025)
 POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / (COUNT(*) / {}) FROM changed"
 DIVISION_BY_ZERO = "22012"
+
+
+@cache
+def is_message_atomic() -> bool:
+    """Return True if a message of several statements is one transaction.
+
+    It is not in a Galera cluster, which may roll back a transaction of one node because of another
+    node's. Between two statements of a message no error tells that, and the server executes the
+    others, each as a transaction of its own.
+    """
+    if connection.vendor != "mysql":
+        return connection.vendor in DIALECTS
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+        return (cursor.fetchone() or ("", "OFF"))[1] != "ON"
 
 
 class Unchanged(Exception):
@@ -44,6 +60,20 @@ def one_by_one(statements: Sequence[Statement]) -> list[int]:
                 inserted = getattr(cursor, "lastrowid", 0)
             ids.append(int(inserted or 0))
     return ids
+
+
+def in_transaction(statements: Sequence[Statement]) -> list[int]:
+    """Execute the statements one by one as a transaction; return the id each one inserted.
+
+    Raise OutcomeUnknown if the connection is lost.
+    """
+    try:
+        with transaction.atomic(durable=True):
+            return one_by_one(statements)
+    except Error as error:
+        if connection.connection is None:  # Django closes one that cannot be rolled back
+            raise OutcomeUnknown(str(error)) from error
+        raise
 
 
 def in_one_message(statements: Sequence[Statement]) -> list[int]:

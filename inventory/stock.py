@@ -11,9 +11,9 @@ what each of them does:
     conditional  claim_stock does nothing; reserve is one UPDATE that checks quantity and fence
 
 `commit` executes the statements. MariaDB, MySQL and PostgreSQL receive them with the COMMIT in one
-message: the whole transaction takes one round trip, and no row lock is held during one. SQLite
-receives them one by one. A statement that changes fewer rows than it has to rolls the transaction
-back.
+message: the whole transaction takes one round trip, and no row lock is held during one. SQLite and
+Galera receive them one by one. A statement that changes fewer rows than it has to rolls the
+transaction back.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
 from inventory.exceptions import InventoryError, OutOfStock, StaleFence
-from inventory.messages import DIALECTS, Unchanged, in_one_message, one_by_one
+from inventory.messages import (
+    Unchanged,
+    in_one_message,
+    in_transaction,
+    is_message_atomic,
+    one_by_one,
+)
 from inventory.models import Product, Stock, StockMovement, WriteStrategy
 from inventory.statements import MakeError, Statement, insert_all
 from locking.failpoints import reach
@@ -187,10 +193,9 @@ def commit(statements: Sequence[Statement]) -> list[int]:
     Raise OutcomeUnknown if the COMMIT gets no reply: the statements may be executed even later.
     """
     try:
-        if connection.vendor in DIALECTS and not connection.in_atomic_block:
+        if not connection.in_atomic_block and is_message_atomic():
             return in_one_message(statements)
-        with transaction.atomic(durable=True):
-            return one_by_one(statements)
+        return in_transaction(statements)
     except Unchanged as error:
         raise error.make_error() from None
 

@@ -3,8 +3,11 @@
 import shutil
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
+
+import MySQLdb
 
 from devservers import HOST, MariaDb, ServerError, ServerMissing, reserve_port, start_all, stop_all
 from tests.devservers.haproxy import HaProxy
@@ -42,6 +45,7 @@ class GaleraNode(MariaDb):
             "--binlog-format=ROW",
             "--innodb-autoinc-lock-mode=2",
             "--wsrep-on=ON",
+            "--wsrep-sync-wait=1",
             f"--wsrep-provider={PROVIDER}",
             f"--wsrep-provider-options=gmcast.listen_addr=tcp://{self.address}",
             f"--wsrep-node-address={self.address}",
@@ -55,17 +59,29 @@ class GaleraNode(MariaDb):
             return False
         return True
 
+    def count(self, name: str) -> int:
+        """Return the value of a status variable."""
+        with closing(MySQLdb.connect(HOST, "root", "", "", self.port)) as session:
+            cursor = session.cursor()
+            cursor.execute("SHOW STATUS LIKE %s", [name])
+            return int(cursor.fetchone()[1])
+
     def stop(self) -> None:
         super().stop()
         self._group_mark.close()
 
 
 class Galera:
-    """Three nodes and the HAProxy in front of them."""
+    """Three nodes and the HAProxy in front of them, which leads to one of them, or to all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_one_writer: bool = True) -> None:
         self.nodes = [GaleraNode() for _ in range(3)]
         self.proxy = HaProxy("galera", *((node.port, node.port) for node in self.nodes))
+        self.proxy.has_one_writer = has_one_writer
+
+    def conflicts(self) -> int:
+        """Return the number of transactions that were rolled back because of another node's."""
+        return sum(node.count("wsrep_local_bf_aborts") for node in self.nodes)
 
     @property
     def url(self) -> str:

@@ -15,6 +15,8 @@ class HaProxy(Server):
     `hello`: the first message of a client to which a server replies.
     """
 
+    has_one_writer = True
+
     def __init__(self, file: str, *ports: tuple[int, int], hello: bytes = b"") -> None:
         super().__init__()
         self.file, self.ports, self.hello = file, ports, hello
@@ -29,6 +31,8 @@ class HaProxy(Server):
             address = rf" db{number}:\d+ check( port \d+)?"
             text, count = re.subn(address, f" {HOST}:{port} check port {check}", text)
             assert count == 1
+        if not self.has_one_writer:
+            text = re.sub(r" backup|  stick.*", "", text)
         settings = self.folder / "haproxy.cfg"
         settings.write_text(text)
         return [required("haproxy"), "-db", "-f", str(settings)]
