@@ -67,13 +67,16 @@ def in_transaction(statements: Sequence[Statement]) -> list[int]:
 
     Raise OutcomeUnknown if the connection is lost.
     """
+    session = None
     try:
         with transaction.atomic(durable=True):
+            session = connection.connection
             return one_by_one(statements)
     except Error as error:
-        if connection.connection is None:  # Django closes one that cannot be rolled back
-            raise OutcomeUnknown(str(error)) from error
-        raise
+        if connection.connection is session:
+            raise
+        # Django has closed it, because it could not be rolled back.
+        raise OutcomeUnknown(str(error)) from error
 
 
 def in_one_message(statements: Sequence[Statement]) -> list[int]:
