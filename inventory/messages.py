@@ -29,8 +29,7 @@ def is_message_atomic() -> bool:
     """Return True if a message of several statements is one transaction.
 
     It is not in a Galera cluster, which may roll back a transaction of one node because of another
-    node's. Between two statements of a message no error tells that, and the server executes the
-    others, each as a transaction of its own.
+    node's: without an error, orders were lost, or a part of a message was executed (ADR 4).
     """
     if connection.vendor != "mysql":
         return connection.vendor in DIALECTS
