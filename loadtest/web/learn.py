@@ -81,20 +81,18 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
-    """Show a row for each fault and a column for each guard, with the recording of each."""
+    """Show a row for each fault and a column for each guard, each mark links a recording."""
     cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULTS}
     for scenario in SCENARIOS.values():
-        variants = recording(scenario.name)["halves"]
-        for variant in variants:
-            picture = {
+        for variant in recording(scenario.name)["halves"]:
+            one = {
                 "scenario": scenario,
                 "step": step_of(scenario.name),
                 "variant": export.half(variant),
                 "guard": guard_words(variant["guard"]),
                 "broke": variant["facts"]["broke"],
-                "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
             }
-            cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(picture)
+            cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(one)
     order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
