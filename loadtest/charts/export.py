@@ -124,7 +124,11 @@ def shown(result: Report) -> dict[str, Any]:
         "why": _why(runs),
         **charts(runs),
         "lines": [
-            {**run, "guard": report.guard_of(run), "words": report.words(run)} for run in listed
+            {
+                **{**run, "guard": report.guard_of(run), "words": report.words(run)},
+                "faults": [report.fault_words(one) for one in run.get("faults", ())],
+            }
+            for run in listed
         ],
         "met": sum(map(report.met, runs)),
         "of": len(runs),
