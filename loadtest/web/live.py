@@ -42,7 +42,7 @@ def context(run: LabRun) -> dict[str, Any]:
         (name, FAULTS[name].button, FAULTS[name].applies(alias, run.plan["store"]))
         for name in offered(run)
     ]
-    ready = "+".join(name for name, _button, is_ready in buttons if is_ready)
+    ready = ",".join(name for name, _button, is_ready in buttons if is_ready)
     several = len(run.plan["disciplines"]) > 1
     so_far = report.sentence(over, several=several) if over else ""
     found = {"so_far": so_far, "oversold": "", "buttons": buttons, "ready": ready}
