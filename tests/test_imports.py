@@ -51,7 +51,7 @@ LAYERS = {
         lottery
         service
         gate views mail
-        admin middleware urls
+        admin middleware urls tasks
         apps
     """,
     "loadtest": """

@@ -7,6 +7,7 @@ are in Redis. A process remembers only which rooms there are, and the state for 
 import logging
 import math
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ def room_of(*, sale: Sale) -> Room | None:
 
 def _read_rooms() -> dict[int, Room]:
     rooms = Room.objects.exclude(mode=Room.Mode.NONE)
-    recent = rooms.filter(sale__closes_at__gt=timezone.now() - KEEP)
+    recent = rooms.filter(sale__closes_at__gt=timezone.now() - KEEP).select_related("sale")
     return {room.sale_id: room for room in recent}
 
 
@@ -137,6 +138,18 @@ def status_of(*, sale: Sale) -> RoomStatus:
     room = existing_room(sale=sale)
     read = partial(_read_status, room, sale)
     return _status.get(sale.pk, read, fresh=STATUS_FRESH, max_age=STATUS_MAX_AGE)
+
+
+def admit() -> None:
+    """Move admission forward in all rooms of open sales.
+
+    Every poll does; but those who have closed their pages wait as well.
+    """
+    now = timezone.now()
+    for room in _read_rooms().values():
+        if room.sale.opens_at <= now < room.sale.closes_at:
+            with suppress(ServiceUnavailable):  # of this room alone
+                _visit(room, room.sale)
 
 
 def _read_status(room: Room, sale: Sale) -> RoomStatus:

@@ -246,6 +246,7 @@ SCHEDULE = {
     "shop.tasks.time_out_payments": 5.0,
     "shop.tasks.refund_payments": 5.0,
     "shop.tasks.send_mail": 5.0,
+    "waiting_room.tasks.admit": 5.0,
     "shop.tasks.reconcile_queued_sales": 10.0,
     "shop.tasks.audit_stock": 60.0,
     "shop.tasks.prune_quotas": 3600.0,

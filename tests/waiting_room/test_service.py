@@ -15,8 +15,8 @@ from shop.errors import BadInput, ServiceUnavailable
 from shop.models import User
 from shop.purchase import admission
 from tests.shop.making import a_customer
-from tests.waiting_room.rooms import a_room
-from waiting_room import service, store
+from tests.waiting_room.rooms import a_room, open_now
+from waiting_room import service, store, tasks
 from waiting_room.models import Room
 from waiting_room.service import join, pause, place_of, reset, resume, set_inlet
 
@@ -49,6 +49,17 @@ def test_place_is_kept() -> None:
     assert (place.position, place.admitted, len(place.ticket)) == (1, False, 16)
     seen = service.status_of(sale=sale)
     assert (seen.state, seen.joined, seen.serving, seen.poll) == ("before", 2, 0, 1)
+
+
+def test_people_are_admitted_although_no_one_looks() -> None:
+    room, people = a_room(opens_in=600, inlet=600), [1, 2, 3]
+    for customer in people:
+        join(sale=room.sale, customer_id=customer)
+    open_now(room.sale)
+    room = Room.objects.get()
+    assert store.having_turn(room=room, of=people) == []
+    tasks.admit()
+    until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
 
 
 def test_status_follows_the_stock() -> None:
