@@ -18,6 +18,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
 from shop.models import Sale, User
@@ -33,6 +34,17 @@ logger = logging.getLogger("waiting_room")
 ROOMS_FRESH, ROOMS_MAX_AGE = 2.0, 10.0
 """Seconds for which a process remembers which sales have a room."""
 STATUS_FRESH, STATUS_MAX_AGE = 0.25, 0.5
+STATES = {
+    "before": pgettext_lazy("waiting room", "before the opening"),
+    "shuffling": pgettext_lazy("waiting room", "drawing"),
+    "open": pgettext_lazy("waiting room", "open"),
+    "paused": pgettext_lazy("waiting room", "paused"),
+    "offered": pgettext_lazy("waiting room", "all units offered"),
+    "sold_out": pgettext_lazy("waiting room", "sold out"),
+    "ended": pgettext_lazy("waiting room", "ended"),
+    "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),
+}
+"""The states of a room, in words for staff."""
 KEEP = timedelta(days=7)
 """Time for which the room of a sale that has ended is still shown; store.py keeps it as long."""
 
@@ -74,6 +86,11 @@ class RoomStatus(NamedTuple):
     """Seconds until the next poll."""
     generation: str
     """Changes with a reset by staff, which drops all places."""
+
+    @property
+    def waiting(self) -> int:
+        """Return how many people have a place and were not admitted."""
+        return max(0, self.joined - self.serving)
 
 
 _rooms: RefreshingCache[str, dict[int, Room]] = RefreshingCache()

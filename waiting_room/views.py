@@ -72,7 +72,6 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "status_json": json.dumps(now._asdict()),
         "place_json": json.dumps(place and place._asdict()),
         "refresh": max(REFRESH, now.poll),
-        "waiting": max(0, now.joined - now.serving),
         **_waiting(now, place),
     }
     return render(request, "waiting_room/room.html", context)

@@ -46,6 +46,8 @@ def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
     room, without = a_room(), a_sale()
     page = amy.get(f"/admin/shop/sale/{room.sale.pk}/change/").text
     assert f'/admin/waiting_room/room/?q={room.sale.slug}">Waiting room: First come' in page
+    for name, value in (("Waiting room", "open"), ("People admitted", 0), ("People waiting", 0)):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
     assert f"/admin/waiting_room/room/add/?sale={without.pk}" in page
 
