@@ -34,7 +34,9 @@ def course(request: HttpRequest) -> HttpResponse:
     parts = [
         (part, [{"step": step, "chart": pictures[step]} for step in part.steps]) for part in PARTS
     ]
-    return render(request, "learn/course.html", {"parts": parts})
+    variant, title = recording("holder-paused")["halves"][0], SCENARIOS["holder-paused"].title
+    picture = timeline.draw(variant, title=str(title), is_brief=True)
+    return render(request, "learn/course.html", {"parts": parts, "picture": picture})
 
 
 @live_page
@@ -81,25 +83,35 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
-    """Show a row for each fault and a column for each guard, each mark links a recording."""
-    cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULTS}
-    for scenario in SCENARIOS.values():
+    """Show a row for each scenario and a column for each guard; each mark links a recording."""
+    rows = []
+    for scenario in sorted(SCENARIOS.values(), key=lambda one: list(FAULTS).index(one.fault)):
+        row: dict[str, list[dict[str, Any]]] = {}
         for variant in recording(scenario.name)["halves"]:
-            one = {
+            row.setdefault(guard_of(variant["guard"]), []).append(
+                {
+                    "variant": export.half(variant),
+                    "guard": guard_words(variant["guard"]),
+                    "broke": variant["facts"]["broke"],
+                }
+            )
+        rows.append((scenario, row))
+    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
+    found = {guard for _scenario, row in rows for guard in row}
+    guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
+    context = {
+        "guards": [guard_words(one) for one in guards],
+        "rows": [
+            {
                 "scenario": scenario,
                 "step": step_of(scenario.name),
-                "variant": export.half(variant),
-                "guard": guard_words(variant["guard"]),
-                "broke": variant["facts"]["broke"],
+                "fault": FAULTS[scenario.fault],
+                "cells": [row.get(guard, ()) for guard in guards],
             }
-            cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(one)
-    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
-    found = {guard for row in cells.values() for guard in row}
-    guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
-    rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
-    return render(
-        request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
-    )
+            for scenario, row in rows
+        ],
+    }
+    return render(request, "learn/grid.html", context)
 
 
 def guard_of(text: str) -> str:
