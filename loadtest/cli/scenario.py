@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.kernel import marked
 from loadtest.kernel.params import Params, PlanError, add_file, param
 from loadtest.kernel.session import Command, Row
 from loadtest.kernel.terminal import Bar, Terminal
