@@ -125,7 +125,7 @@ def refund_payments() -> int:
 def is_returnable(*, order: Order, address: DeliveryAddress | None) -> bool:
     """Return True if its customer may still return an order: paid, not shipped, during its sale."""
     is_shipped = bool(address and address.shipped_at)
-    is_on_sale = timezone.now() < order.sale.closes_at  # afterwards nobody could buy the units
+    is_on_sale = timezone.now() < order.sale.closes_at  # afterwards the units could not be sold
     return order.status == Order.Status.PAID and is_on_sale and not is_shipped
 
 
