@@ -134,8 +134,8 @@ class Claim:
     trace: Trace | None = None
     """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
-    """Set while the lock is held. A backend that learns of the grant's end, as from its session, calls
-    it. Redis tells nothing: there, the watchdog finds out by a renewal or at the deadline."""
+    """Set while the lock is held. A backend that learns of the grant's end, as from its session,
+    calls it. Redis tells nothing: the watchdog finds out by a renewal or at the deadline."""
 
     def __init__(self, *, name: str, ttl: float, owner: str = "", caller: object = None) -> None:
         self.name = name
