@@ -71,7 +71,7 @@ class Renewable(Protocol):
 
 
 class Renewer:
-    """Renews the leases of one backend; adding and removing one costs a set operation."""
+    """The watchdog of one backend; adding and removing a lease costs a set operation."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -181,7 +181,7 @@ class Renewer:
                 logger.exception("Watchdog of %s failed, continuing", self.alias)
 
     def _renew(self, lease: Renewable) -> None:
-        lease.renew_at = lease.deadline  # until then, the reply may come
+        lease.renew_at = lease.deadline  # without a reply, look at it again when it ends
         self._pending.add(lease)
         try:
             self._ask(lease)
