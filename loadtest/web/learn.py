@@ -14,7 +14,7 @@ from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.scenario import FAULTS
+from loadtest.scenarios.scenario import FAULT_TITLES, Scenario
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
@@ -84,34 +84,23 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
     """Show a row for each scenario and a column for each guard; each mark links a recording."""
-    rows = []
-    for scenario in sorted(SCENARIOS.values(), key=lambda one: list(FAULTS).index(one.fault)):
-        row: dict[str, list[dict[str, Any]]] = {}
-        for variant in recording(scenario.name)["halves"]:
-            row.setdefault(guard_of(variant["guard"]), []).append(
-                {
-                    "variant": export.half(variant),
-                    "guard": guard_words(variant["guard"]),
-                    "broke": variant["facts"]["broke"],
-                }
-            )
-        rows.append((scenario, row))
-    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
-    found = {guard for _scenario, row in rows for guard in row}
-    guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
-    context = {
-        "guards": [guard_words(one) for one in guards],
-        "rows": [
-            {
-                "scenario": scenario,
-                "step": step_of(scenario.name),
-                "fault": FAULTS[scenario.fault],
-                "cells": [row.get(guard, ()) for guard in guards],
-            }
-            for scenario, row in rows
-        ],
-    }
-    return render(request, "learn/grid.html", context)
+    order, faults = (NO_LOCK, RECIPE, SHOP, *BACKENDS), [*FAULT_TITLES]
+    found: dict[Scenario, dict[str, list[dict[str, Any]]]] = {}
+    for scenario in sorted(SCENARIOS.values(), key=lambda one: faults.index(one.fault)):
+        for one in recording(scenario.name)["halves"]:
+            cell = found.setdefault(scenario, {}).setdefault(guard_of(one["guard"]), [])
+            cell.append({**one, "half": export.half(one), "words": guard_words(one["guard"])})
+    guards = sorted(
+        {guard for row in found.values() for guard in row},
+        key=lambda guard: (order.index(guard.split(" + ")[0]), guard),
+    )
+    rows = [
+        (one, step_of(one.name), FAULT_TITLES[one.fault], [row.get(guard, ()) for guard in guards])
+        for one, row in found.items()
+    ]
+    return render(
+        request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
+    )
 
 
 def guard_of(text: str) -> str:
