@@ -87,7 +87,7 @@ def test_playback_runs_and_pauses_by_button_and_space(people):
     current = player.locator("[aria-current=step]")
     player.get_by_role("button", name="Play").click()
     expect(player.get_by_role("button", name="Pause")).to_be_visible()
-    expect(current).to_have_count(1)
+    expect(current).to_have_count(2)
     first = player.locator(".now").text_content()
     page.clock.run_for(1600)
     expect(player.locator(".now")).not_to_have_text(first or "")
