@@ -46,7 +46,7 @@ LAYERS = {
         urls admin apps celery wsgi
     """,
     "waiting_room": """
-        tickets models estimate
+        tickets models
         store
         lottery
         service

@@ -25,7 +25,6 @@ from shop.web.decorators import (
     public_page,
 )
 from waiting_room import service
-from waiting_room.estimate import estimate
 from waiting_room.models import Room
 from waiting_room.service import Place, RoomStatus
 from waiting_room.tickets import shuffle
@@ -106,6 +105,16 @@ def _waiting(now: RoomStatus, place: Place | None) -> dict[str, Any]:
     ahead = max(0, place.position - now.serving - 1)
     is_few = now.state == "open" and ahead >= now.left
     return {"ahead": ahead, "least": least, "most": most, "is_few": is_few}
+
+
+def estimate(*, position: int, serving: int, inlet_per_minute: int) -> tuple[int, int]:
+    """Return the least and the most minutes to wait: 20 % around the quotient, in whole minutes.
+
+    With a constant inlet neither ever rises, because `serving` never falls. (0, 0) once admitted.
+    static/js/room.js repeats the formula.
+    """
+    tenths, ahead = 10 * inlet_per_minute, max(0, position - serving)
+    return 8 * ahead // tenths, -(-12 * ahead // tenths)
 
 
 @public_page

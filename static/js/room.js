@@ -35,7 +35,7 @@
     return place.position ? "waiting" : "shuffling";
   };
 
-  // The same as waiting_room/estimate.py. A higher estimate is shown only with a new reason.
+  // The same as estimate() in waiting_room/views.py. A higher estimate is shown only with a new reason.
   const estimate = () => {
     const tenths = 10 * status.inlet;
     const ahead = Math.max(0, place.position - status.serving);

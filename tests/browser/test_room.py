@@ -9,8 +9,8 @@ from playwright.sync_api import Page, Route, expect
 from shop.administration.sale_management import open_now
 from shop.models import Sale, User
 from tests.browser.conftest import every_look, problems
-from waiting_room.estimate import estimate
 from waiting_room.service import set_inlet
+from waiting_room.views import estimate
 
 ROOM = "/sales/backpack/room/"
 STATUS: dict[str, Any] = {

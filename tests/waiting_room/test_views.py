@@ -16,7 +16,6 @@ from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, buy, signed_in
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import service, store, views
-from waiting_room.estimate import estimate
 
 __all__ = ["in_force"]
 pytestmark = pytest.mark.django_db
@@ -243,12 +242,12 @@ def test_room_is_closed_while_the_database_is_down(monkeypatch) -> None:
     ],
 )
 def test_estimate(position: int, serving: int, inlet: int, minutes: tuple[int, int]) -> None:
-    assert estimate(position=position, serving=serving, inlet_per_minute=inlet) == minutes
+    assert views.estimate(position=position, serving=serving, inlet_per_minute=inlet) == minutes
 
 
 def test_estimate_never_rises() -> None:
     ranges = [
-        estimate(position=997, serving=serving, inlet_per_minute=77) for serving in range(998)
+        views.estimate(position=997, serving=serving, inlet_per_minute=77) for serving in range(998)
     ]
     assert ranges == sorted(ranges, reverse=True)
     assert sorted(high for _, high in ranges) == [high for _, high in reversed(ranges)]
