@@ -176,7 +176,7 @@ def test_estimate_rises_only_with_a_reason(people):
     expect(shown).to_have_text("8 to 12 minutes")
     status["inlet"] = 50
     status["joined"] = 1001
-    expect(page.locator("[data-view=waiting] td[data-n=joined]")).to_have_text("1,001")
+    expect(page.locator("[data-view=waiting] td[data-n=waiting]")).to_have_text("1,001")
     expect(shown).to_have_text("8 to 12 minutes")
     status |= {"reason": "slowed", "changed": 1}
     expect(shown).to_have_text("16 to 24 minutes")
