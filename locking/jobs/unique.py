@@ -1,13 +1,11 @@
-"""At most one message of a task and key is queued or running: `unique(send, "42", [42])`.
+"""At most one Celery message of a task and key is queued or running: `unique(send, "42", [42])`.
 
 The sender acquires a lock and hands it over to the queue; one delivery of the message takes it over
-and renews it while the task runs. The lock's owner in the store begins with the id of the message,
-which a second sender reads there.
+and renews it while the task runs. A second sender reads the id of the message in the store.
 """
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Any
 
@@ -17,20 +15,9 @@ from celery.result import AsyncResult
 from celery.signals import task_postrun, task_revoked
 from celery.utils import uuid
 
-from locking.claims import Claim
-from locking.conf import policy_settings
-from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.handler import locks
-from locking.lease import Lease
-from locking.lease.lease import Ticket
-from locking.lease.steps import run
-from locking.names import UNIQUE_PREFIX, ReservedName, storable
-
-logger = logging.getLogger("locking")
-
-HEADER = "locking_unique_ticket"  # ticket, seconds in the queue
-PATIENCE = 1.0
-"""Seconds after the backend's ttl at which a holder that died is free for certain."""
+from locking.exceptions import LockError, LockMisuse
+from locking.jobs import keys
+from locking.jobs.keys import HEADER
 
 
 class UniqueTask(Task):  # type: ignore[misc]
@@ -39,26 +26,14 @@ class UniqueTask(Task):  # type: ignore[misc]
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Take over the key, or drop a delivery whose key another one holds."""
         if header := (self.request.headers or {}).get(HEADER):
-            self.request.unique_lease = lease = self._take_over(task_id, header[0])
+            try:
+                lease = keys.take_over(self.name, header[0])
+            except keys.KeyHeld:
+                raise Ignore from None
+            self.request.unique_lease = lease
             if lease:  # a retry is sent with these headers
                 header[0] |= {"owner": lease.owner, "token": lease.token}
         super().before_start(task_id, args, kwargs)
-
-    def _take_over(self, message: str, ticket: Ticket) -> Lease | None:
-        try:
-            with suppress(LockLost):
-                return _taken_over(ticket)
-            # It was delivered again, or was in the queue for too long.
-            alias, name, wait = ticket["backend"], ticket["name"], 0.0
-            while isinstance(lease := _acquire(alias, name, message, wait), Claim):
-                if wait or _message_of(lease) not in (message, ""):
-                    logger.warning("job %s[%s] not run: its key is held", self.name, message)
-                    raise Ignore
-                wait = locks[alias].ttl + PATIENCE  # by another delivery, which may have died
-        except LockError as error:
-            logger.warning("job %s[%s] runs without its key: %s", self.name, message, error)
-            return None
-        return lease
 
 
 def unique(
@@ -81,46 +56,13 @@ def unique(
     """
     if not isinstance(task, UniqueTask):
         raise LockMisuse(f"{task!r} is no UniqueTask: declare it with base=UniqueTask.")
-    name = storable(f"{UNIQUE_PREFIX}{task.name}:{key}")
-    alias = using or policy_settings()["BACKEND"]
     message = options.setdefault("task_id", uuid())
-    while isinstance(lease := _acquire(alias, name, message, ttl=queued_for), Claim):
-        if first := _message_of(lease):  # else it ended a moment ago
-            return task.AsyncResult(first)
-    try:
-        header = [lease.hand_over(), queued_for]
+    lease = keys.reserve(task.name, key, message, using=using, queued_for=queued_for)
+    if isinstance(lease, str):
+        return task.AsyncResult(lease)
+    with keys.handed_over(lease, queued_for) as header:
         options["headers"] = {**(options.get("headers") or {}), HEADER: header}
         return task.apply_async(args, kwargs, **options)
-    except BaseException:
-        with suppress(LockError):
-            lease.backend.release(lease.claim, lease.token)
-        raise
-    finally:
-        lease.forget()
-
-
-def _acquire(
-    alias: str, name: str, message: str, wait: float = 0.0, ttl: float | None = None
-) -> Lease | Claim:
-    """Return a lease of a new delivery, which is the caller and the owner in every process."""
-    lock = locks[alias].lock(ReservedName(name), ttl=ttl)
-    lock.owner = f"{message}/{uuid()}"
-    return run(lock.grant(lock.owner, wait))
-
-
-def _message_of(claim: Claim) -> str:
-    return claim.holder.owner.rpartition("/")[0] if claim.holder else ""
-
-
-def _taken_over(ticket: Ticket) -> Lease:
-    """Return the lease of the first delivery. Raise LockLost for every other one."""
-    store = locks[ticket["backend"]]
-    named = {**ticket, "name": ReservedName(ticket["name"])}
-    lock = store.take_over(named, ttl=store.ttl)
-    lock.owner = f"{ticket['owner'].rpartition('/')[0]}/{uuid()}"
-    lease = run(lock.grant(lock.owner, 0))
-    assert isinstance(lease, Lease)
-    return lease
 
 
 @task_postrun.connect  # type: ignore[untyped-decorator]
@@ -138,4 +80,4 @@ def _revoke(request: Any, terminated: bool, **kwargs: Any) -> None:
     header = (request.headers or {}).get(HEADER)
     if header and not terminated:  # a process that is terminated may still run for a moment
         with suppress(LockError):
-            _taken_over(header[0]).release()
+            keys.take_over_first(header[0]).release()

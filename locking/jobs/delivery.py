@@ -1,0 +1,45 @@
+"""What a message of a run carries, and what a worker learns when it receives one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HEADER = "scheduled_for"
+"""The header or argument of a message with the scheduled time, ISO 8601."""
+RUN = "job_run"
+"""The header or argument of a repeated message with the digest of its run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One delivery of a message to a worker."""
+
+    task: str
+    message: str
+    """The message's id, the same each time that it is delivered."""
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    scheduled_for: str | None
+    run: str | None
+    options: Mapping[str, Any]
+    """Those with which the message is sent again."""
+    time_limit: float | None = None
+
+
+def is_run_once(task: Any) -> bool:
+    """Return True if a task of Celery or Django (or None) is decorated with run_once."""
+    function = getattr(task, "run", None) or getattr(task, "func", None)
+    return getattr(function, "is_run_once", False)
+
+
+def digest(*identity: str) -> str:
+    """Return the digest of what identifies a run."""
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
+
+
+def message_run(task: str, message: str) -> str:
+    """Return the digest of a run that has no schedule: only its message tells it from others."""
+    return digest(task, "message", message)
