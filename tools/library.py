@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOWEST = "lowest"
 DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
-DOCS = ("docs/library/README.md", "docs/how-to/redis-deployments.md")
+DOCS = ("docs/how-to/redis-deployments.md",)
 NEEDED = ("pyproject.toml", "LICENSE", *DOCS, "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,postgresql,prometheus,redis,testing,zookeeper"
