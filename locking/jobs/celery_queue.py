@@ -14,7 +14,7 @@ from locking.jobs import times
 from locking.jobs.delivery import HEADER, RUN, Delivery, is_run_once, message_run
 
 
-def received() -> Delivery | None:
+def received(function: object, kwargs: object) -> Delivery | None:
     """Return the delivery that this worker executes; None outside of a task."""
     if not current_task or current_task.request.called_directly:
         return None
@@ -32,15 +32,14 @@ def received() -> Delivery | None:
     )
 
 
-def send(task: Any, args: Any, kwargs: Any, own: Any, options: Mapping[str, Any]) -> None:
-    """Send a message with `own` headers besides those in the options."""
+def send(task: str, args: Any, kwargs: Any, own: Any, options: Mapping[str, Any]) -> bool:
+    """Send a message with `own` headers besides those in the options; False if it cannot."""
+    found = current_app.tasks.get(task)
+    if not found or "backend" in options:  # it was removed from the code, or is a task of Django
+        return False
     headers = {**options.get("headers", {}), **own}
-    task.apply_async(args, kwargs, **{**options, "headers": headers})
-
-
-def find(task: str) -> Any:
-    """Return a task by its name, or None if the code has no such task."""
-    return current_app.tasks.get(task)
+    found.apply_async(args, kwargs, **{**options, "headers": headers})
+    return True
 
 
 def _destination(request: Any) -> dict[str, Any]:

@@ -47,18 +47,17 @@ def options_of(task: Any) -> dict[str, Any]:
     return {"backend": task.backend, "queue": task.queue_name, "priority": task.priority}
 
 
-def send(task: Any, args: Any, kwargs: Any, own: Any, options: Mapping[str, Any]) -> None:
-    """Enqueue a message with `own` arguments besides those of the function."""
-    place = {"backend": options["backend"], "queue_name": options["queue"]}
-    task.using(**place, priority=options["priority"]).enqueue(*args, **kwargs, **own)
-
-
-def find(task: str) -> Any:
-    """Return a task by its path, or None if the code has no such task."""
+def send(task: str, args: Any, kwargs: Any, own: Any, options: Mapping[str, Any]) -> bool:
+    """Enqueue a message with `own` arguments besides those of the function; False if it cannot."""
+    if "backend" not in options:
+        return False
     try:
-        return import_string(task)
-    except ImportError:
-        return None
+        found = import_string(task)
+    except ImportError:  # it was removed from the code
+        return False
+    place = {"backend": options["backend"], "queue_name": options["queue"]}
+    found.using(**place, priority=options["priority"]).enqueue(*args, **kwargs, **own)
+    return True
 
 
 def _begin(task_result: Any, **signal: Any) -> None:

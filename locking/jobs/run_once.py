@@ -29,9 +29,17 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.jobs import queues, times
+from locking.jobs import times
 from locking.jobs.delivery import Delivery, message_run
-from locking.jobs.runs import MAX_MESSAGE_AGE, UNFINISHED, Run, State, lock_of, register
+from locking.jobs.runs import (
+    MAX_MESSAGE_AGE,
+    QUEUES,
+    UNFINISHED,
+    Run,
+    State,
+    lock_of,
+    register,
+)
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.names import check_timeout, check_ttl
@@ -85,7 +93,7 @@ def run_once(
 
     @functools.wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        delivery = queues.received(run, kwargs)
+        delivery = next(filter(None, (queue.received(run, kwargs) for queue in QUEUES)), None)
         if delivery is None:
             return body(*args, **kwargs)
         row = _row_of(delivery)

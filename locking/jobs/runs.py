@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import Any
 
 from django.db import router, transaction
@@ -19,11 +20,18 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost
-from locking.jobs import queues, times
+from locking.jobs import django_queue, times
 from locking.jobs.delivery import HEADER, RUN, digest
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.policy.lock import PolicyLock
+
+QUEUES: list[Any] = [django_queue]
+"""What receives and sends messages; Celery is last, on which a task backend may be built."""
+if find_spec("celery"):
+    from locking.jobs import celery_queue
+
+    QUEUES.append(celery_queue)
 
 logger = logging.getLogger("locking")
 
@@ -156,18 +164,17 @@ def resend_unfinished() -> int:
     to_send = unfinished.filter(sent_at__lte=now - RESEND_INTERVAL)
     sent = 0
     for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
+        if not to_send.filter(pk=row.pk).update(sent_at=now) or _is_at_work(row):
+            continue  # another machine sends it, or it needs no message
         options = row.options or {}
-        send = queues.sender(row.task, options)  # None if the task was removed from the code
-        if not to_send.filter(pk=row.pk).update(sent_at=now) or not send or _is_at_work(row):
-            continue  # another machine sends it, none can, or it needs no message
         expires = options.get("expires")
         if expires and times.aware(datetime.fromisoformat(expires)) <= times.now():
             unfinished.filter(pk=row.pk).update(state=State.FAILED, ended_at=now)
             logger.warning("job %s: expired before it was finished", row)
             continue
         args, kwargs = json.loads(row.arguments or "[[], {}]")
-        send(args, kwargs, {HEADER: times.aware(row.scheduled_for).isoformat(), RUN: row.pk})
-        sent += 1
+        own = {HEADER: times.aware(row.scheduled_for).isoformat(), RUN: row.pk}
+        sent += any(queue.send(row.task, args, kwargs, own, options) for queue in QUEUES)
     return sent
 
 
