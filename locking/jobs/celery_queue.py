@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from inspect import unwrap
 from typing import Any
 
 from celery import current_app, current_task
@@ -14,10 +15,12 @@ from locking.jobs import times
 from locking.jobs.delivery import HEADER, RUN, Delivery, is_run_once, message_run
 
 
-def received(function: object, kwargs: object) -> Delivery | None:
+def received(function: Callable[..., Any], kwargs: object) -> Delivery | None:
     """Return the delivery that this worker executes; None outside of a task."""
     if not current_task or current_task.request.called_directly:
         return None
+    if is_run_once(current_task) and unwrap(current_task.run) is not unwrap(function):
+        return None  # another function, which the task calls directly
     request = current_task.request
     headers = request.headers or {}
     return Delivery(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from locking.exceptions import LockMisuse
 
 HEADER = "scheduled_for"
 """The header or argument of a message with the scheduled time, ISO 8601."""
@@ -29,10 +32,20 @@ class Delivery:
     time_limit: float | None = None
 
 
+def function_of(task: Any) -> Any:
+    """Return the function of a task of Celery or Django; None of None."""
+    return getattr(task, "run", None) or getattr(task, "func", None)
+
+
 def is_run_once(task: Any) -> bool:
     """Return True if a task of Celery or Django (or None) is decorated with run_once."""
-    function = getattr(task, "run", None) or getattr(task, "func", None)
-    return getattr(function, "is_run_once", False)
+    return getattr(function_of(task), "is_run_once", False)
+
+
+def refuse_async(body: Callable[..., Any]) -> None:
+    """Raise LockMisuse for a function whose call returns before its work is done."""
+    if inspect.iscoroutinefunction(body):
+        raise LockMisuse(f"{body.__qualname__} is async: declare it with def.")
 
 
 def digest(*identity: str) -> str:

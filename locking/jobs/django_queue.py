@@ -6,11 +6,11 @@ task backend sends their signals, from which a function learns which message it 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import unwrap
 from typing import Any
 
 from django.utils.module_loading import import_string
@@ -28,7 +28,7 @@ def received(function: Callable[..., Any], kwargs: dict[str, Any]) -> Delivery |
     The arguments that are not the function's own are removed from `kwargs`.
     """
     result = (_running.get() or (None,))[-1]
-    if not result or inspect.unwrap(result.task.func) is not inspect.unwrap(function):
+    if not result or unwrap(result.task.func) is not unwrap(function):
         return None
     scheduled_for, run = (kwargs.pop(name, None) for name in (HEADER, RUN))
     return Delivery(

@@ -15,11 +15,10 @@ its row (`locking.jobs.runs`) covers the time after that and a lost lock.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
@@ -29,8 +28,8 @@ from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.jobs import times
-from locking.jobs.delivery import Delivery, message_run
+from locking.jobs import django_queue, times
+from locking.jobs.delivery import HEADER, Delivery, is_run_once, message_run, refuse_async
 from locking.jobs.runs import (
     MAX_MESSAGE_AGE,
     QUEUES,
@@ -119,10 +118,23 @@ def run_once(
     return run
 
 
-def refuse_async(body: Callable[..., Any]) -> None:
-    """Raise LockMisuse for a function whose call returns before its work is done."""
-    if inspect.iscoroutinefunction(body):
-        raise LockMisuse(f"{body.__qualname__} is async: declare it with def, and call it so.")
+def enqueue_run(
+    task: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    scheduled_for: datetime,
+) -> Any:
+    """Enqueue a task of Django for a scheduled time; return the result of this message.
+
+    Any number of machines may do so. The row of the run is created before the message is enqueued,
+    so that `manage.py resend_runs` repeats a message that is lost.
+    """
+    if not is_run_once(task):
+        raise LockMisuse(f"{task!r} is not run_once: put @run_once below @task.")
+    moment, named = times.aware(scheduled_for), kwargs or {}
+    register(task.module_path, args, named, moment, options=django_queue.options_of(task))
+    return task.enqueue(*args, **named, **{HEADER: moment.isoformat()})
 
 
 def _row_of(delivery: Delivery) -> JobRun | None:

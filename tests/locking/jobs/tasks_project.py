@@ -28,8 +28,8 @@ if not settings.configured or os.environ["DJANGO_SETTINGS_MODULE"].endswith("tas
     django.setup()
 
 from locking.jobs import runs  # noqa: E402
-from locking.jobs.django_tasks import enqueue_run, unique, unique_task  # noqa: E402
-from locking.jobs.run_once import current_run, run_once  # noqa: E402
+from locking.jobs.run_once import current_run, enqueue_run, run_once  # noqa: E402
+from locking.jobs.unique import unique, unique_task  # noqa: E402
 
 FIRST = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 GATE_TIMEOUT = 60

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from locking import LockMisuse, lock, locks
 from locking.jobs import runs, times
-from locking.jobs.django_tasks import enqueue_run, unique, unique_task
-from locking.jobs.run_once import current_run, run_once
+from locking.jobs.run_once import current_run, enqueue_run, run_once
+from locking.jobs.unique import unique, unique_task
 from locking.models import JobRun
 
 try:

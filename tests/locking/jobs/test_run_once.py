@@ -107,6 +107,11 @@ class TestIdentity:
             tidy()  # the body calls current_run()
         assert not JobRun.objects.exists()
 
+    def test_direct_call_in_another_run_only_calls_the_function(self) -> None:
+        deliver(noon(), act=run_once(lambda: executed.append("called")))
+        assert executed == [(noon(), 1), "called"]
+        assert JobRun.objects.get().duplicates == 0
+
     @pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": "5"}, {"backoff": -1}])
     def test_wrong_options_are_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(LockMisuse, match="give seconds"):
