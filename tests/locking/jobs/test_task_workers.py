@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.conf import settings
@@ -173,7 +174,7 @@ def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> N
 
 
 def test_message_with_a_key_is_queued_or_runs_once(site: Site) -> None:
-    key = "shop-7"
+    key = uuid4().hex
 
     def is_started() -> dict[str, Any]:
         return until(site.started, "the start", seconds=TIMEOUT)
