@@ -14,7 +14,7 @@ from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.scenario import FAULTS
+from loadtest.scenarios.scenario import FAULT_TITLES
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
@@ -82,7 +82,7 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
     """Show a row for each fault and a column for each guard, with the recording of each."""
-    cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULTS}
+    cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULT_TITLES}
     for scenario in SCENARIOS.values():
         variants = recording(scenario.name)["halves"]
         for variant in variants:
@@ -98,7 +98,9 @@ def grid(request: HttpRequest) -> HttpResponse:
     order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
     found = {guard for row in cells.values() for guard in row}
     guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
-    rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
+    rows = [
+        (FAULT_TITLES[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()
+    ]
     return render(
         request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
     )

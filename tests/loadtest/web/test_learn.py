@@ -14,7 +14,7 @@ from loadtest.charts.source import Excerpt, diff
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, PARTS, Step
-from loadtest.scenarios.scenario import FAULTS, REGISTERED
+from loadtest.scenarios.scenario import FAULT_TITLES, REGISTERED
 
 MOST_WORDS = 90
 each_step = pytest.mark.parametrize("step", COURSE, ids=lambda step: step.name)
@@ -69,7 +69,7 @@ def test_grid_shows_each_variant_once_and_opens_its_timeline(client: Client, db:
     expected = [f"{name}-{half}" for name in SCENARIOS for half in ("broken", "repaired")]
     assert sorted(anchor for _path, anchor in links) == sorted(expected)
     assert page.count("</span> breaks") == page.count("</span> holds") == len(SCENARIOS)
-    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULTS)
+    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULT_TITLES)
     lessons = {path: client.get(path).text for path in dict(links)}
     assert all(f'id="{anchor}"' in lessons[path] for path, anchor in links)
 

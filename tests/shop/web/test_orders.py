@@ -81,7 +81,7 @@ STATES = {
         ("✕ Expired", True),
     ),
     "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
-    "refunded": (refund, "The shop cancelled this order.", ("↩ Cancelled", True)),
+    "refunded": (refund, "This order was cancelled.", ("↩ Cancelled", True)),
 }
 
 
@@ -94,6 +94,7 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     assert steps(page) == [("Reserved", not last[1]), last]
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
+    assert ("/refund/" in page) == (state == "paid")
 
 
 def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
@@ -163,7 +164,7 @@ def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment):
 
 
 WHY_REFUNDED = {
-    Order.Status.REFUNDED: "Refund",
+    Order.Status.REFUNDED: "Refund ·",
     Order.Status.PAID: "You paid this order twice.",
     Order.Status.EXPIRED: "Your payment arrived too late.",
 }
