@@ -25,11 +25,10 @@ def received(function: Callable[..., Any], kwargs: object) -> Delivery | None:
     headers = request.headers or {}
     return Delivery(
         task=current_task.name,
-        message=request.id,
         args=request.args,
         kwargs=request.kwargs,
-        scheduled_for=headers.get(HEADER),
-        run=headers.get(RUN),
+        scheduled_for=(moment := headers.get(HEADER)),
+        run=headers.get(RUN) or ("" if moment else message_run(current_task.name, request.id)),
         options={**_destination(request), "expires": request.expires, "headers": headers},
         time_limit=current_task.time_limit or current_task.app.conf.task_time_limit,
     )

@@ -21,12 +21,11 @@ class Delivery:
     """One delivery of a message to a worker."""
 
     task: str
-    message: str
-    """The message's id, the same each time that it is delivered."""
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     scheduled_for: str | None
-    run: str | None
+    run: str
+    """The digest of a run that task, arguments and scheduled time do not identify, else empty."""
     options: Mapping[str, Any]
     """Those with which the message is sent again."""
     time_limit: float | None = None
@@ -54,5 +53,5 @@ def digest(*identity: str) -> str:
 
 
 def message_run(task: str, message: str) -> str:
-    """Return the digest of a run that has no schedule: only its message tells it from others."""
+    """Return the digest of a run that only the id of its message tells from others."""
     return digest(task, "message", message)

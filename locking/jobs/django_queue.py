@@ -16,7 +16,7 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from locking.handler import begin_work, end_work
-from locking.jobs.delivery import HEADER, RUN, Delivery
+from locking.jobs.delivery import HEADER, RUN, Delivery, message_run
 
 _running: ContextVar[tuple[Any, ...]] = ContextVar("running", default=())
 """The results of the tasks that run here; a task may execute another one inside of itself."""
@@ -30,14 +30,13 @@ def received(function: Callable[..., Any], kwargs: dict[str, Any]) -> Delivery |
     result = (_running.get() or (None,))[-1]
     if not result or unwrap(result.task.func) is not unwrap(function):
         return None
-    scheduled_for, run = (kwargs.pop(name, None) for name in (HEADER, RUN))
+    task, (moment, run) = result.task.module_path, (kwargs.pop(one, None) for one in (HEADER, RUN))
     return Delivery(
-        task=result.task.module_path,
-        message=str(result.id),
+        task=task,
         args=result.args,
         kwargs=kwargs,
-        scheduled_for=scheduled_for,
-        run=run,
+        scheduled_for=moment,
+        run=run or ("" if moment else message_run(task, str(result.id))),
         options=options_of(result.task),
     )
 

@@ -29,7 +29,7 @@ from django.utils import timezone
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
 from locking.jobs import django_queue, times
-from locking.jobs.delivery import HEADER, Delivery, is_run_once, message_run, refuse_async
+from locking.jobs.delivery import HEADER, Delivery, is_run_once, refuse_async
 from locking.jobs.runs import (
     MAX_MESSAGE_AGE,
     QUEUES,
@@ -144,9 +144,8 @@ def _row_of(delivery: Delivery) -> JobRun | None:
     if times.now() - scheduled_for > MAX_MESSAGE_AGE:
         logger.warning("job %s @ %s: message too old, not run", task, text)
         return None
-    run = delivery.run or ("" if text else message_run(task, delivery.message))
-    args, kwargs = delivery.args, delivery.kwargs
-    return register(task, args, kwargs, scheduled_for, run=run, options=delivery.options)
+    args, kwargs, options = delivery.args, delivery.kwargs, delivery.options
+    return register(task, args, kwargs, scheduled_for, run=delivery.run, options=options)
 
 
 def _count_duplicate(row: JobRun) -> None:
