@@ -74,7 +74,7 @@ class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
 class OrderAdmin(_Listed):
     """Orders: customers and scheduled jobs change them, staff refund them."""
 
-    list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
+    list_display = ("number", "status", "customer", "sale", "quantity", "unit_price", "created_at")
     list_filter = ("status", "created_at")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
     inlines = (AddressInline,)
