@@ -267,7 +267,7 @@ def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) ->
 def set_mode(*, room: Room, mode: str, staff: User) -> Room:
     """Change the order of admission; raise BadInput once a customer has a place.
 
-    Redis keeps the mode of a room from the first look at it: without places, it starts anew.
+    Redis keeps the mode of a room from the first look at it: without places, it starts again.
     """
     fields: dict[str, Any] = {"mode": mode}
     with transaction.atomic():
