@@ -1,10 +1,12 @@
 """Threads that extend leases every third of their ttl: one for each backend and process.
 
-A store that does not respond therefore costs no lease of another store. A renewal without a reply
-is repeated until the lease's deadline. The lease is lost when the store says so, or at that
-deadline. A thread starts with the first lease, and again in a forked child; no error ends it, and
-no callback of a user runs in it. It leaves the requests to short-lived threads: if one of them gets
-no reply, another one renews the next leases.
+`Lease.renew` calls the backend's `extend`. A store that does not respond costs no lease of another
+store. A renewal without a reply is repeated until the lease's deadline. The lease is lost when the
+store says so, or at that deadline: `Lease.mark_lost` then has `on_lost` called, in another thread,
+and the end of the holder's block raises LockLost.
+
+A thread starts with the first lease, and again in a forked child; no error ends it. It leaves the
+requests to short-lived threads: if one of them gets no reply, another one renews the next leases.
 """
 
 from __future__ import annotations
