@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT
 RUN = ("audit_stock", "lock_policy", "locks", "reconcile_queued")
 """Commands that are cheap enough to be run."""
 COMPOSE = ("up", "exec", "run", "stop")
-OTHERS = ("cd", "git", "kubectl", "sh", "redis-cli")
+OTHERS = ("cat", "cd", "git", "kubectl", "sh", "redis-cli")
 """Programs whose arguments are not ours."""
 
 
@@ -27,7 +27,8 @@ class Wrong(AssertionError):
 
 def check(code: str) -> None:
     """Raise Wrong if a command of the block does not exist or refuses its arguments."""
-    for line in code.replace("\\\n", " ").splitlines():
+    commands = re.sub(r"<<(\w+)\n.*?^\1$", "", code, flags=re.M | re.S)  # without here-documents
+    for line in commands.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             words.pop(0)
