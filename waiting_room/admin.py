@@ -79,13 +79,13 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             super().save_model(request, obj, form, change)
             return
         if "mode" in form.changed_data:
-            obj.save(update_fields=["mode"])
+            service.set_mode(room=obj, mode=obj.mode, staff=request.user)  # type: ignore[arg-type]
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
         if texts.keys() & set(form.changed_data):
             service.broadcast(room=obj, staff=request.user, **texts)  # type: ignore[arg-type]
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Undo the whole change if the message was not broadcast, and report that."""
+        """Undo the whole change if its mode or message is refused, and report that."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ShopError as error:

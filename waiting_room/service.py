@@ -294,6 +294,23 @@ def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) ->
     return _change(room, staff, text, message=message.strip(), message_zh=message_zh.strip())
 
 
+def set_mode(*, room: Room, mode: str, staff: User) -> Room:
+    """Change the order of admission; raise BadInput once a customer has a place.
+
+    Redis keeps the mode of a room from the first look at it: without places, it starts again.
+    """
+    fields: dict[str, Any] = {"mode": mode}
+    with transaction.atomic():
+        row = Room.objects.select_for_update().get(pk=room.pk)
+        if row.opened_at is not None and mode != Room.Mode.NONE:
+            if _visit(row, row.sale).joined:
+                raise BadInput(_("Customers have places. Reset the room first."))
+            store.delete(room=row)
+            fields |= {"generation": new_generation(), "opened_at": None}
+        _save(row, staff, f"mode {mode}", **fields)
+    return row
+
+
 def reset(*, room: Room, reason: str, staff: User) -> Room:
     """Drop all places and the lottery: everyone joins again, under a new seed.
 

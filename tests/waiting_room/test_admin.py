@@ -100,6 +100,32 @@ def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) ->
     assert room.message == ""
 
 
+def test_mode_can_change_while_no_one_has_a_place(amy: Client) -> None:
+    """Also after staff and customers looked at the room, and after a reset."""
+    room, customer = a_room(opens_in=60), a_customer().pk
+
+    def change(mode: str) -> str:
+        service.clear()
+        amy.get(LIST)  # shows the state of the room, and so creates it
+        form = {"mode": mode, "message": "", "message_zh": ""}
+        return amy.post(f"{LIST}{room.pk}/change/", form, follow=True).text
+
+    def mode() -> tuple[str, str]:
+        service.clear()
+        row = Room.objects.get()
+        return row.mode, service.record_of(room=row)["mode"]
+
+    change("lottery")
+    assert mode() == ("lottery", "lottery")
+    service.join(sale=room.sale, customer_id=customer)
+    assert "Customers have places. Reset the room first." in change("arrival")
+    assert mode() == ("lottery", "lottery")
+    assert service.place_of(sale=room.sale, customer_id=customer) is not None
+    act(amy, "reset", room, confirm=room.sale.slug, reason="The wrong mode")
+    change("arrival")
+    assert mode() == ("arrival", "arrival")
+
+
 def test_reset_is_confirmed(amy: Client) -> None:
     room, customer = a_room(opens_in=60), a_customer().pk
     service.join(sale=room.sale, customer_id=customer)

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.core.exceptions import ValidationError
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -118,19 +117,6 @@ def test_bad_inlet_changes_nothing(staff) -> None:
         set_inlet(room=room, per_minute=1_000_001, staff=staff)
     assert (Room.objects.get().inlet_per_minute, status(room).inlet) == (60, 60)
     assert not LogEntry.objects.exists()
-
-
-def test_mode_cannot_change_while_customers_have_places(staff) -> None:
-    room = a_room(opens_in=60)
-    room.full_clean()
-    join(sale=room.sale, customer_id=1)
-    room.mode = Room.Mode.LOTTERY
-    with pytest.raises(ValidationError):
-        room.full_clean()
-    reset(room=room, reason="another order", staff=staff)
-    room.refresh_from_db()
-    room.mode = Room.Mode.LOTTERY
-    room.full_clean()
 
 
 def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> None:

@@ -16,6 +16,7 @@ from shop.models import Order, Payment, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
+from shop.urls import urlpatterns
 from tests.shop import purchases
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.queued import consume
@@ -132,6 +133,15 @@ def test_order_names_the_lock_of_its_purchase(li, shop, settings, fulfilment, ba
     assert shown in page
     assert str(told["token"] or "") in page
     assert "Back to the sale" in page
+
+
+def test_order_page_of_a_shop_without_the_lab_names_no_lock(shop, order, settings):
+    """A merchant's customers have no use for it."""
+    assert "for the lock" in shop.get(order.get_absolute_url()).text
+    *without_lab, lab = urlpatterns
+    assert lab.urlconf_name.__name__ == "loadtest.web.urls"
+    settings.ROOT_URLCONF = tuple(without_lab)
+    assert "for the lock" not in shop.get(order.get_absolute_url()).text
 
 
 def test_order_of_an_earlier_version_names_no_lock(shop, order):
