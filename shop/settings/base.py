@@ -74,19 +74,6 @@ MIDDLEWARE = [
     "shop.errors.DomainErrorMiddleware",
 ]
 
-
-def install_waiting_room() -> None:
-    """Add the application that lets staff put a waiting room in front of a sale, once."""
-    if "waiting_room" not in INSTALLED_APPS:
-        INSTALLED_APPS.insert(0, "waiting_room")
-        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
-        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
-
-
-WAITING_ROOM = env.bool("WAITING_ROOM", default=False)
-if WAITING_ROOM:
-    install_waiting_room()
-
 ROOT_URLCONF = "shop.urls"
 WSGI_APPLICATION = "shop.wsgi.application"
 TEMPLATES = [
@@ -245,7 +232,6 @@ SCHEDULE = {
     "shop.tasks.time_out_payments": 5.0,
     "shop.tasks.refund_payments": 5.0,
     "shop.tasks.send_mail": 5.0,
-    "waiting_room.tasks.admit": 5.0,
     "shop.tasks.reconcile_queued_sales": 10.0,
     "shop.tasks.audit_stock": 60.0,
     "shop.tasks.prune_quotas": 3600.0,
@@ -261,6 +247,20 @@ CELERY_BEAT_SCHEDULE = {
     for task, seconds in SCHEDULE.items()
 }
 CELERY_BEAT_SCHEDULE["resend-unfinished-runs"] |= {"options": {"expire_seconds": 10}}
+
+
+def install_waiting_room() -> None:
+    """Add the application that lets staff put a waiting room in front of a sale, once."""
+    if "waiting_room" not in INSTALLED_APPS:
+        INSTALLED_APPS.insert(0, "waiting_room")
+        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
+        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
+        CELERY_BEAT_SCHEDULE["admit"] = {"task": "waiting_room.tasks.admit", "schedule": 5.0}
+
+
+WAITING_ROOM = env.bool("WAITING_ROOM", default=False)
+if WAITING_ROOM:
+    install_waiting_room()
 
 # --- People, pages, languages ------------------------------------------------------------------
 
