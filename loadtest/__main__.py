@@ -32,7 +32,8 @@ EXPERIMENTS = {
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 request = json.loads(sys.stdin.readline())
-with Topology(**request["topology"]).start(Path.cwd()) as stores:
+topology = Topology(**request["topology"])
+with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as stores:
     emit("stores", missing=stores.missing)
     if not stores.missing or stores.topology.runs_without:
         os.environ.clear()  # not the variables that count the metrics of a shop
@@ -42,6 +43,7 @@ with Topology(**request["topology"]).start(Path.cwd()) as stores:
         if sys.argv[1] in EXPERIMENTS and "database" not in stores.missing:
             from loadtest.load.runner import versions  # imports models
 
+            emit("starting", what="tables")
             call_command("migrate", verbosity=0, interactive=False)
             emit("versions", versions=versions())
         if report := main(request["asked"], stores):

@@ -7,6 +7,12 @@
 
 If the lease is lost, the block runs on; `lease.check()` and the end of the block raise LockLost.
 
+What happens meanwhile, in the order to read it: `policy.lock` chooses the backend; `lease.lock` has
+the `with` statement, whose steps (`lease.steps`) serve threads and tasks; a request for the lock is
+a `claims.Claim`, a granted one a `lease.lease.Lease` with its states; `lease.watchdog` renews it
+and notices its loss. A store is a module of `backends`; of Redis, `redis/backend.py` waits, and
+`lua/redis_queue.lua` grants.
+
 The rest is in modules of its own: `policy`, `jobs`, `idempotency`, `single_flight`, `testing`.
 Most names are imported on first use: Django imports this package before settings are ready.
 """

@@ -134,7 +134,8 @@ class Claim:
     trace: Trace | None = None
     """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
-    """Set while the lock is held. A backend that learns of the grant's end calls it."""
+    """Set while the lock is held. A backend that learns of the grant's end, as from its session,
+    calls it. Redis tells nothing: the watchdog finds out by a renewal or at the deadline."""
 
     def __init__(self, *, name: str, ttl: float, owner: str = "", caller: object = None) -> None:
         self.name = name
@@ -168,7 +169,7 @@ class Claim:
         return isinstance(self.caller, asyncio.Task) and self.caller.done()
 
     def lost(self) -> LockLost:
-        """Return the error for a claim that the store does not know as the holder."""
+        """Return the error to raise if the store does not know the claim as the holder."""
         return LockLost(f"{self.name!r} is not held by {self.owner}.")
 
 

@@ -45,6 +45,7 @@ class DeliveryAddress(models.Model):
     class Meta:
         verbose_name = _("delivery address")
         verbose_name_plural = _("delivery addresses")
+        indexes = [models.Index(fields=["shipped_at"], name="addresses_by_shipping")]
 
     def __str__(self) -> str:
         return f"{self.name}, {self.city}"

@@ -240,7 +240,7 @@ def refusing_lock_errors() -> Iterator[None]:
 
 
 PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026:"
-VERBS = ("buy", "pay", "payment", "cancel", "answer", "join", "address")
+VERBS = ("buy", "pay", "payment", "cancel", "refund", "answer", "join", "address")
 """Last parts of URLs to which the form of the page above them is posted."""
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
 # During a release, tables, columns and privileges may be missing, and columns may exist that the

@@ -1,4 +1,4 @@
-"""Scheduled work; each task calls one service."""
+"""Scheduled work (SCHEDULE in shop/settings/base.py); each task calls one service."""
 
 from collections.abc import Callable
 from typing import Any

@@ -37,6 +37,7 @@ urlpatterns = [
     path("orders/", orders.orders, name="orders"),
     path("orders/<slug:number>/", orders.order, name="order"),
     path("orders/<slug:number>/cancel/", orders.cancel, name="cancel"),
+    path("orders/<slug:number>/refund/", orders.refund, name="refund"),
     path("orders/<slug:number>/address/", orders.address, name="address"),
     path("accounts/sign-up/", accounts.SignUp.as_view(), name="sign-up"),
     path("accounts/sign-in/", accounts.SignIn.as_view(), name="login"),

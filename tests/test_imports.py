@@ -46,12 +46,12 @@ LAYERS = {
         urls admin apps celery wsgi
     """,
     "waiting_room": """
-        tickets models estimate
+        tickets models
         store
         lottery
         service
         gate views mail
-        admin middleware urls
+        admin middleware urls tasks
         apps
     """,
     "loadtest": """

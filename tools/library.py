@@ -18,12 +18,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOWEST = "lowest"
 DJANGOS = ("5.2", "6.0", "6.1", LOWEST)
-DOCS = ("docs/library/README.md", "docs/how-to/redis-deployments.md")
+DOCS = ("docs/how-to/redis-deployments.md",)
 NEEDED = ("pyproject.toml", "LICENSE", *DOCS, "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,postgresql,prometheus,redis,testing,zookeeper"
 TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12", "hypothesis>=6")
-QUICK = "admin or check or command or idempotency or migrations or run_once or test_testing"
+TASKS = ("django-tasks>=0.12", "django-tasks-db>=0.13")
+LIMITED = ("django-celery-beat>=2.8", "django-ox>=1.9", "django-tasks-celery>=0.1.1")
+"""They limit the versions of Django or Python; tests run without those that do."""
+QUICK = "admin or check or command or idempotency or migrations or run_once or task or test_testing"
 """The part of the tests that depends most on Django."""
 STORES = "redis or redlock or zookeeper"
 """The part that depends on the packages of the extras."""
@@ -55,9 +58,10 @@ def test(python: str, django: str, *arguments: str) -> tuple[bool, str]:
         (wheel,) = folder.glob("*.whl")
         shutil.rmtree(folder / "locking")  # the tests must import the wheel
         install = [*pip, "install", *wanted(django)]
-        subprocess.run([*install, f"{wheel}[{EXTRAS}]", *TOOLS], check=True)
-        beat = [*install, "django-celery-beat>=2.8"]
-        has_beat = not subprocess.run(beat, check=False).returncode  # it limits Django's version
+        subprocess.run([*install, f"{wheel}[{EXTRAS}]", *TOOLS, *TASKS], check=True)
+        without = [
+            one for one in LIMITED if subprocess.run([*install, one], check=False).returncode
+        ]
         command = [own, "-m", "pytest", "tests/locking", *arguments]
         run = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
         assert run.stdout is not None
@@ -67,7 +71,7 @@ def test(python: str, django: str, *arguments: str) -> tuple[bool, str]:
             last = line.strip(" =\n") or last
         versions = subprocess.check_output([own, "-c", VERSIONS], text=True)
         last += ", lowest versions of the extras" if django == LOWEST else ""
-        last += "" if has_beat else ", without django-celery-beat"
+        last += "".join(f", without {one.partition('>')[0]}" for one in without)
         return run.wait() == 0, f"| {versions.strip()} | {last} |"
 
 

@@ -2,9 +2,10 @@
 
     PORT=8000 .venv/bin/python tools/stack.py [--check]
 
-Commands, environments and health checks are those of the file. This module replaces Docker: names
-become addresses, the servers are those of the tests, and processes that end are restarted. --check
-ends once every health check passes. Each start begins without data, and the end removes all data.
+Commands, environments and health checks are those of the file, and its variables are read from the
+environment, as by Compose. This module replaces Docker: names become addresses, the servers are
+those of the tests, and processes that end are restarted. --check ends once every health check
+passes. Each start begins without data, and the end removes all data.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import queue
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -257,6 +259,15 @@ class Stack:
             command += ["-n", f"{name}@%h"]
         self.commands[name] = ["sh", "deploy/entrypoint.sh", *command], env
 
+    def write_manage(self) -> Path:
+        """Write a script that runs manage.py as `docker compose exec web python manage.py` does."""
+        env = {**self.commands["web-1"][1], "LOG_FORMAT": "line"}
+        del env["PROMETHEUS_MULTIPROC_DIR"]  # each call would leave a file of figures behind
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+        script = self.folder / "manage"
+        script.write_text("\n".join([*exports, f'cd {ROOT} && exec python manage.py "$@"', ""]))
+        return script
+
     def start(self, name: str) -> None:
         """Start a part; a web process gets a new address each time, as in Docker."""
         command, env = self.commands[name]
@@ -308,9 +319,8 @@ def _passes(command: list[str], env: dict[str, str]) -> bool:
 def main() -> int:
     started = time.monotonic()
     port = int(os.environ.get("PORT") or "8000")
-    given = {name: os.environ[name] for name in ("SEED_PASSWORD", "HTTPS") if name in os.environ}
-    if "COMPOSE_PROFILES" in os.environ:
-        given["COMPOSE_PROFILES"] = os.environ["COMPOSE_PROFILES"]
+    named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text())) - {"PORT"}
+    given = {name: os.environ[name] for name in named if name in os.environ}
     say("Starting the stack of docker-compose.yml as processes ...")
     try:
         with Stack(port, given) as stack:
@@ -322,7 +332,9 @@ def main() -> int:
             if "--check" in sys.argv[1:]:
                 return 0
             password = stack.variables["SEED_PASSWORD"]
-            say(f"li, wang, zhang and amy (staff) have the password {password}.")
+            if password:
+                say(f"li, wang, zhang and amy (staff) have the password {password}.")
+            say(f"manage.py: sh {stack.write_manage()} createsuperuser")
             say("Ctrl-C stops everything.")
             why = supervise(stack.parts, stack.ended, stack.start)
     except (StackError, ServerError, OSError) as error:

@@ -12,24 +12,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
 from locking.admin import confirm
 from shop.errors import STORE_ERRORS, NotFound, ShopError
 from shop.models import Sale
 from waiting_room import service
 from waiting_room.models import MAX_INLET, Room
-
-STATES = {
-    "before": pgettext_lazy("waiting room", "before the opening"),
-    "shuffling": pgettext_lazy("waiting room", "drawing"),
-    "open": pgettext_lazy("waiting room", "open"),
-    "paused": pgettext_lazy("waiting room", "paused"),
-    "offered": pgettext_lazy("waiting room", "all units offered"),
-    "sold_out": pgettext_lazy("waiting room", "sold out"),
-    "ended": pgettext_lazy("waiting room", "ended"),
-    "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),
-}
 
 
 def _now(room: Room) -> tuple[str, str]:
@@ -38,8 +26,7 @@ def _now(room: Room) -> tuple[str, str]:
         now = service.status_of(sale=room.sale)
     except (NotFound, *STORE_ERRORS):
         return "–", "–"
-    waiting = max(0, now.joined - now.serving)
-    return str(STATES[now.state]), f"{now.joined} / {now.serving} / {waiting}"
+    return str(service.STATES[now.state]), f"{now.joined} / {now.serving} / {now.waiting}"
 
 
 def inlet_field(**options: Any) -> forms.IntegerField:
@@ -92,13 +79,13 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             super().save_model(request, obj, form, change)
             return
         if "mode" in form.changed_data:
-            obj.save(update_fields=["mode"])
+            service.set_mode(room=obj, mode=obj.mode, staff=request.user)  # type: ignore[arg-type]
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
         if texts.keys() & set(form.changed_data):
             service.broadcast(room=obj, staff=request.user, **texts)  # type: ignore[arg-type]
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Undo the whole change if the message was not broadcast, and report that."""
+        """Undo the whole change if its mode or message is refused, and report that."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ShopError as error:

@@ -2,6 +2,9 @@
 
 import time
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
 from shop.errors import NotAdmitted, ServiceUnavailable
 from shop.models import Sale
 from shop.purchase.admission import GateState
@@ -32,6 +35,14 @@ class RoomGate:
             return self._ask(sale, customer_id) if customer_id else GateState(url_of(sale))
         except ServiceUnavailable:
             return GateState(url_of(sale), "closed")
+
+    def figures(self, *, sale: Sale) -> list[tuple[Promise, object]]:
+        """Return the state of the room and its people, for staff."""
+        if service.room_of(sale=sale) is None:
+            return []
+        now = service.status_of(sale=sale)
+        people = ((_("People admitted"), now.serving), (_("People waiting"), now.waiting))
+        return [(_("Waiting room"), service.STATES[now.state]), *people]
 
     def _ask(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> GateState:
         until, is_told = _turns.get((sale.pk, customer_id), (0.0, False))

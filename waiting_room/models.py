@@ -4,7 +4,6 @@ import hashlib
 import secrets
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -91,9 +90,3 @@ class Room(models.Model):
     def commitment(self) -> str:
         """The SHA-256 of the seed, public from the creation of the room."""
         return hashlib.sha256(self.seed.encode()).hexdigest()
-
-    def clean(self) -> None:
-        """Refuse to change the order of admission once customers may have places."""
-        before = Room.objects.filter(pk=self.pk, opened_at__isnull=False).first()
-        if before and self.mode not in (before.mode, self.Mode.NONE):
-            raise ValidationError({"mode": _("Customers have places. Reset the room first.")})

@@ -7,6 +7,7 @@ are in Redis. A process remembers only which rooms there are, and the state for 
 import logging
 import math
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
 from shop.models import Sale, User
@@ -32,6 +34,17 @@ logger = logging.getLogger("waiting_room")
 ROOMS_FRESH, ROOMS_MAX_AGE = 2.0, 10.0
 """Seconds for which a process remembers which sales have a room."""
 STATUS_FRESH, STATUS_MAX_AGE = 0.25, 0.5
+STATES = {
+    "before": pgettext_lazy("waiting room", "before the opening"),
+    "shuffling": pgettext_lazy("waiting room", "drawing"),
+    "open": pgettext_lazy("waiting room", "open"),
+    "paused": pgettext_lazy("waiting room", "paused"),
+    "offered": pgettext_lazy("waiting room", "all units offered"),
+    "sold_out": pgettext_lazy("waiting room", "sold out"),
+    "ended": pgettext_lazy("waiting room", "ended"),
+    "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),
+}
+"""The states of a room, in words for staff."""
 KEEP = timedelta(days=7)
 """Time for which the room of a sale that has ended is still shown; store.py keeps it as long."""
 
@@ -74,6 +87,11 @@ class RoomStatus(NamedTuple):
     generation: str
     """Changes with a reset by staff, which drops all places."""
 
+    @property
+    def waiting(self) -> int:
+        """Return how many people have a place and were not admitted."""
+        return max(0, self.joined - self.serving)
+
 
 _rooms: RefreshingCache[str, dict[int, Room]] = RefreshingCache()
 _status: RefreshingCache[int, RoomStatus] = RefreshingCache()
@@ -92,7 +110,7 @@ def room_of(*, sale: Sale) -> Room | None:
 
 def _read_rooms() -> dict[int, Room]:
     rooms = Room.objects.exclude(mode=Room.Mode.NONE)
-    recent = rooms.filter(sale__closes_at__gt=timezone.now() - KEEP)
+    recent = rooms.filter(sale__closes_at__gt=timezone.now() - KEEP).select_related("sale")
     return {room.sale_id: room for room in recent}
 
 
@@ -137,6 +155,18 @@ def status_of(*, sale: Sale) -> RoomStatus:
     room = existing_room(sale=sale)
     read = partial(_read_status, room, sale)
     return _status.get(sale.pk, read, fresh=STATUS_FRESH, max_age=STATUS_MAX_AGE)
+
+
+def admit() -> None:
+    """Move admission forward in all rooms of open sales.
+
+    Every poll does; but those who have closed their pages wait as well.
+    """
+    now = timezone.now()
+    for room in _read_rooms().values():
+        if room.sale.opens_at <= now < room.sale.closes_at:
+            with suppress(ServiceUnavailable):  # of this room alone
+                _visit(room, room.sale)
 
 
 def _read_status(room: Room, sale: Sale) -> RoomStatus:
@@ -262,6 +292,23 @@ def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) ->
     """Show a message to all who wait; an empty one removes it."""
     text = f"message: {message} {message_zh}"
     return _change(room, staff, text, message=message.strip(), message_zh=message_zh.strip())
+
+
+def set_mode(*, room: Room, mode: str, staff: User) -> Room:
+    """Change the order of admission; raise BadInput once a customer has a place.
+
+    Redis keeps the mode of a room from the first look at it: without places, it starts again.
+    """
+    fields: dict[str, Any] = {"mode": mode}
+    with transaction.atomic():
+        row = Room.objects.select_for_update().get(pk=room.pk)
+        if row.opened_at is not None and mode != Room.Mode.NONE:
+            if _visit(row, row.sale).joined:
+                raise BadInput(_("Customers have places. Reset the room first."))
+            store.delete(room=row)
+            fields |= {"generation": new_generation(), "opened_at": None}
+        _save(row, staff, f"mode {mode}", **fields)
+    return row
 
 
 def reset(*, room: Room, reason: str, staff: User) -> Room:

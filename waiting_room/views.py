@@ -11,7 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 from shop.catalogue.page_cache import get_cached_sale
 from shop.errors import STORE_ERRORS, NotFound, ServiceUnavailable, wants_json
-from shop.models import Sale
+from shop.models import Order, Sale, User
+from shop.orders.service import live_orders
 from shop.platform import proof_of_work
 from shop.platform.cache import RefreshingCache
 from shop.platform.rate_limits import address_of
@@ -24,7 +25,6 @@ from shop.web.decorators import (
     public_page,
 )
 from waiting_room import service
-from waiting_room.estimate import estimate
 from waiting_room.models import Room
 from waiting_room.service import Place, RoomStatus
 from waiting_room.tickets import shuffle
@@ -52,9 +52,11 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the room as it is for this visitor; the script keeps the page up to date."""
     sale = get_cached_sale(slug=slug).sale
     found, now, place = service.existing_room(sale=sale), service.status_of(sale=sale), None
-    if request.user.is_authenticated:
+    order = None
+    if isinstance(request.user, User):
         try:
             place = service.place_of(sale=sale, customer_id=request.user.pk)
+            order = _last_order(sale, request.user) if place and place.admitted else None
         except ServiceUnavailable:
             now = now._replace(state=UNAVAILABLE)
     context = {
@@ -62,7 +64,8 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "room": found,
         "status": now,
         "place": place,
-        "view": _view(now, place),
+        "order": order,
+        "view": _view(now, place, is_done=order is not None),
         "reasons": REASONS.items(),
         "minutes": settings.WAITING_ROOM_TURN_SECONDS / 60,
         "status_json": json.dumps(now._asdict()),
@@ -73,14 +76,22 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "waiting_room/room.html", context)
 
 
-def _view(now: RoomStatus, place: Place | None) -> str:
+def _last_order(sale: Sale, customer: User) -> Order | None:
+    """Return the customer's newest order if their limit is reached, so that the turn is used."""
+    orders, _pay_by = live_orders(customer=customer, sale=sale)
+    return orders[0] if sum(one.quantity for one in orders) >= sale.limit_per_customer else None
+
+
+def _view(now: RoomStatus, place: Place | None, *, is_done: bool) -> str:
     """Return the part of the page that this visitor sees, as `viewOf` in room.js does."""
     if now.state in ("ended", UNAVAILABLE):
         return now.state
     if place is None:
         return "join"
-    if place.admitted or place.is_over:
-        return "turn" if place.admitted else "over"
+    if place.admitted:
+        return "bought" if is_done else "turn"
+    if place.is_over:
+        return "over"
     if now.state == "before":
         return "before"
     return "waiting" if place.position else "shuffling"
@@ -94,6 +105,16 @@ def _waiting(now: RoomStatus, place: Place | None) -> dict[str, Any]:
     ahead = max(0, place.position - now.serving - 1)
     is_few = now.state == "open" and ahead >= now.left
     return {"ahead": ahead, "least": least, "most": most, "is_few": is_few}
+
+
+def estimate(*, position: int, serving: int, inlet_per_minute: int) -> tuple[int, int]:
+    """Return the least and the most minutes to wait: 20 % around the quotient, in whole minutes.
+
+    With a constant inlet neither ever rises, because `serving` never falls. (0, 0) once admitted.
+    static/js/room.js repeats the formula.
+    """
+    tenths, ahead = 10 * inlet_per_minute, max(0, position - serving)
+    return 8 * ahead // tenths, -(-12 * ahead // tenths)
 
 
 @public_page

@@ -8,6 +8,8 @@
     fault.last(1.0)     # both, a second apart; the proof that it was injected, or nothing
 
 A fault of a process is best injected at a fail point, by the process itself (`inject_into_self`).
+A new fault of a link is an entry of DISTURBANCES; one that a server's process state shows, an entry
+of STATES too. Any other is a class like `CutReplication`, which asks the server for its proof.
 `devservers.base.injected_faults` counts what this process has injected.
 """
 
@@ -90,7 +92,7 @@ DISTURBANCES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]]
 }
 """By name: how a server, or the proxy in front of it, is disturbed, and how that ends."""
 STATES = {"kill": ({"", "Z"}, "ended by SIGKILL"), "stop": ({"T"}, "stopped (state T)")}
-"""The states of a process that was hit."""
+"""For each disturbance of a server: the states of its process that prove it, and the words."""
 
 
 @dataclass

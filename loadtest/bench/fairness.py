@@ -10,10 +10,10 @@ from shop.models import Order
 from shop.platform.redis import command
 from tools.verify_lottery import differences, draw
 from waiting_room import service, store
-from waiting_room.estimate import estimate
 from waiting_room.models import Room
 from waiting_room.store import Snapshot
 from waiting_room.tickets import root_of, shuffle, ticket_of
+from waiting_room.views import estimate
 
 Report = dict[str, Any]
 MAX_ERRORS = 5.0

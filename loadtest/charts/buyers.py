@@ -26,4 +26,5 @@ def buyers(run: dict[str, Any]) -> dict[str, Any]:
         signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
         states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
     replay = {name: run[name] for name in ("buyers", "stock", "sold_at")} | {"per_sign": per_sign}
+    replay["decisive"] = (run.get("lost_updates") or {}).get("at")
     return {"states": states, "per_sign": per_sign, "replay": json.dumps(replay)}

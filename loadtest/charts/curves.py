@@ -127,7 +127,7 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         top = PLOT + 40 + LEGEND * row
         drawing.add("polyline", points=points, fill="none", stroke_width=2.5, **pen)
         drawing.line(LEFT, top - 4, LEFT + 34, top - 4, stroke_width=3, **pen)
-        drawing.text(LEFT + 42, top, f"{name}: {run['sold']} / {run['stock']}")
+        drawing.text(LEFT + 42, top, _("%(name)s: %(sold)s / %(stock)s") % {**run, "name": name})
     size = WIDTH, PLOT + 40 + LEGEND * len(shown)
     return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
 

@@ -55,9 +55,9 @@ def sheet(texts: Sequence[str], pictures: Sequence[SafeString], scale: int) -> b
     """Return a PNG of 1200 x 630 pixels, or a multiple: a title, maybe a text, and pictures."""
     drawing, top = svg.Drawing(), 30.0
     drawing.add("rect", width=PREVIEW[0], height=PREVIEW[1], fill="#fff")
-    for text, size in zip(texts, (44, 28), strict=False):
-        letters = (1900 if text.isascii() else 1100) // size
-        for line in textwrap.wrap(text, letters, max_lines=3, placeholder=" …"):
+    for text, largest in zip(texts, (44, 28), strict=False):
+        size, lines = _fitted(text, largest)
+        for line in lines:
             top += 1.25 * size
             drawing.text(40, top, line, font_size=size, font_weight="bold")
         top += 10
@@ -66,6 +66,15 @@ def sheet(texts: Sequence[str], pictures: Sequence[SafeString], scale: int) -> b
         box = f'x="{40 + place * wide}" y="{top + 10}" width="{wide - 20}" height="{590 - top}"'
         drawing.parts.append(SafeString(picture.replace("<svg ", f"<svg {box} ", 1)))
     return svg.png(svg.frame(texts[0], PREVIEW, drawing.parts, color=svg.INK), scale * PREVIEW[0])
+
+
+def _fitted(text: str, largest: int) -> tuple[int, list[str]]:
+    """Return the largest font size at which the text has three lines, and these lines."""
+    wide = 1900 if max(text) < "\u2e80" else 1100  # a Chinese letter is wider
+    for size in range(largest, 14, -2):
+        if len(lines := textwrap.wrap(text, wide // size)) <= 3:
+            break
+    return size, lines
 
 
 def table(rows: Iterable[Iterable[object]]) -> bytes:
@@ -124,7 +133,11 @@ def shown(result: Report) -> dict[str, Any]:
         "why": _why(runs),
         **charts(runs),
         "lines": [
-            {**run, "guard": report.guard_of(run), "words": report.words(run)} for run in listed
+            {
+                **{**run, "guard": report.guard_of(run), "words": report.words(run)},
+                "faults": [report.fault_words(one) for one in run.get("faults", ())],
+            }
+            for run in listed
         ],
         "met": sum(map(report.met, runs)),
         "of": len(runs),

@@ -217,7 +217,10 @@ class _Timeline(Panel):
             self.add("rect", **extent, y=y, height=9, fill=f"url(#{self.id})", stroke=BAD)
             text = seconds(span)
             if len(self.data.overlaps) == 1:
-                text = _("both think they hold it: %(seconds)s") % {"seconds": text}
+                told = _("both think they hold it: %(seconds)s")
+                if not self.data.has_lock:
+                    told = _("both buy at once: %(seconds)s")
+                text = told % {"seconds": text}
             elif extent["width"] < width(text):
                 continue
             x = extent["x"] + extent["width"] / 2
@@ -234,12 +237,12 @@ class _Timeline(Panel):
         self.y = y + 20
 
     def _legend(self) -> None:
-        x = float(LEFT)
+        x, has_lock = float(LEFT), self.data.has_lock
         for name, words in (
-            ("belief", _("thinks it holds the lock")),
+            ("belief", _("thinks it holds the lock") if has_lock else _("buys")),
             ("lease", _("key in the store")),
             ("wait", _("waits")),
-            ("over", _("both think they hold it")),
+            ("over", _("both think they hold it") if has_lock else _("both buy at once")),
             ("good", _("write accepted")),
             ("bad", _("write rejected")),
             ("wake", _("woken")),

@@ -114,6 +114,8 @@ class TimelineData:
         self.end: int = drawn[-1]
         self.lanes: dict[str, Lane] = {}
         self.stock: list[StockWrite] = []
+        self.has_lock = any(e.get("backend", "none") != "none" for e in self.events)
+        """False if every buyer goes on at once."""
         grants = holds(self.events)
         self.overlaps = [
             Span(b.begin, min(self.end, b.begin + both))

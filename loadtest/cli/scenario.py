@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.kernel import marked
 from loadtest.kernel.params import Params, PlanError, add_file, param
 from loadtest.kernel.session import Command, Row
 from loadtest.kernel.terminal import Bar, Terminal
@@ -101,15 +100,13 @@ class ScenarioCommand(Command):
         return export.as_file(report, suffix)
 
     def write(self, report: Row, page: Path) -> None:
-        """Update the page's table, and keep the report for the pages to show."""
+        """Update the page's list, and keep the report for the pages to show."""
         export.keep(report)
         super().write(report, page)
 
     def markdown(self, report: Row) -> str:
-        """Return a table of the scenarios and their repairs."""
-        shown = (SCENARIOS[result["name"]] for result in report["scenarios"])
-        rows = [(f"`{one.name}`", str(one.repair).partition(". ")[0].rstrip(".")) for one in shown]
-        return marked.table(("scenario", "repaired by"), rows)
+        """Return the names of the scenarios."""
+        return ", ".join(f"`{result['name']}`" for result in report["scenarios"]) + "\n"
 
 
 COMMAND = ScenarioCommand()

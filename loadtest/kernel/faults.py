@@ -2,7 +2,9 @@
 
 The buyer that reaches the fail point between read and write injects the fault: it holds the lock.
 A run without its planned fault proves nothing, and its verdict is "not-run". The faults themselves
-are in `devservers.faults`; a new one is an entry of FAULTS.
+are in `devservers.faults.injectors`. An entry of FAULTS is all that a new one needs if it is a
+`ProcessFault` of the holder or kills a server of `Stores`; another fault of a server needs a branch
+in `fail`.
 """
 
 import os

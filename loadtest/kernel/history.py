@@ -12,8 +12,8 @@
 
 An event is a dict: `t` (monotonic nanoseconds, one clock for all processes of a machine), `actor`
 (a name for each process), `do`, `type` and the fields of its kind. An operation consists of an
-`invoke` and then, with the same `id`, an `ok`, `fail` (nothing was changed) or `unknown`; the last
-two have an `error`:
+`invoke` and then, with the same `id` and actor, an `ok`, `fail` (nothing was changed) or `unknown`;
+the last two have an `error`. A killed process leaves an operation without an end:
 
     acquire      operation   name, owner, backend; token, deadline (ns, None: no end), epoch
     renew        operation   name, owner; deadline

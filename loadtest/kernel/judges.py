@@ -6,6 +6,11 @@
     verdict(judge(run))     # ok, broken or not-run, and the reason
 
 After a fault that leads to two holders, `facts(run)["overlaps"]` proves it.
+
+A new judge is a generator of findings. In `promised`, it judges every load test whose lock makes
+the promise; a scenario calls `judge(Run(history(testbed.folder)), it)`. Handwritten histories in
+`tests/loadtest/kernel/test_judges.py` show what it rejects. They have no `id`: pair an acquire with
+its end by actor and owner, as `holds` does, and expect either without the other.
 """
 
 import math

@@ -12,13 +12,16 @@ class _Update(NamedTuple):
     write: Event
 
 
-def lost_updates(events: Iterable[Event], *, units: int, counted: int) -> dict[str, Any] | None:
+def lost_updates(
+    events: Iterable[Event], *, units: int, counted: int, started: float = 0.0
+) -> dict[str, Any] | None:
     """Return the first lost update, and how many there were; None if there is none.
 
     {"units": 200, "counted": 50, "times": 140, "events": [...]}: the reads and writes of "buyer A"
     and "buyer B". Both read the same number before either wrote; then A wrote, and B overwrote it.
     If others had sold more by then, which B put back, "someone else" read what A left and wrote
-    what B found. `seconds` is the time between B's read and write.
+    what B found. `seconds` is the time between B's read and write,
+    `at` the seconds from `started`, a monotonic time, to that write.
     `times` counts the writes that overwrote a quantity which their buyer had not read: fewer than
     the sales that the row misses, because such a write may undo several. The rows show how many
     `units` were sold and how many of them the stock row `counted`: the last event of a killed
@@ -49,7 +52,8 @@ def lost_updates(events: Iterable[Event], *, units: int, counted: int) -> dict[s
     if not first:
         return None
     found = {"units": units, "counted": counted, "times": times, "events": first}
-    return {**found, "seconds": round(seconds, 1)}
+    at = round(first[-1]["t"] / SECOND - started, 3)
+    return {**found, "seconds": round(seconds, 1), "at": at}
 
 
 def _story(a: _Update, b: _Update, unseen: Sequence[_Update]) -> list[Event]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,20 +64,28 @@ class Topology:
     """The experiment runs although a server is missing, and reports that."""
 
     @contextmanager
-    def start(self, folder: Path) -> Iterator["Stores"]:
-        """Run the servers until the block ends; the files of the shop are in `folder`."""
+    def start(
+        self, folder: Path, announce: Callable[[str], object] = lambda name: None
+    ) -> Iterator["Stores"]:
+        """Run the servers until the block ends; the files of the shop are in `folder`.
+
+        `announce` is called with the name of each server before it starts.
+        """
         with ExitStack() as stack:
             stores = Stores(self, stack)
-            stores.environ = private_environ(folder) | self._up(stores) | dict(self.environ)
+            stores.environ = (
+                private_environ(folder) | self._up(stores, announce) | dict(self.environ)
+            )
             if self.is_deployed:
                 stores.environ["CELERY_BROKER_URL"] = stores.environ["REDIS_URL"]
                 for name in ("MAX_WAITING", "PURCHASES_PER_GRANT"):
                     del stores.environ[name]
             yield stores
 
-    def _up(self, stores: "Stores") -> dict[str, str]:
+    def _up(self, stores: "Stores", announce: Callable[[str], object]) -> dict[str, str]:
         environ: dict[str, str] = {}
         for name in ["database"] * (self.database != "sqlite") + [*self.servers]:
+            announce(name)
             try:
                 environ |= getattr(stores, f"_{name}")()
             except ServerError as error:

@@ -18,6 +18,8 @@ class LoadProgress:
         self.run: dict[str, Any] | None = None
         """Its figures so far, with the keys of a finished run that a chart reads."""
         self.over: list[dict[str, Any]] = []
+        self.starting: list[str] = []
+        """What has been started so far, the last one still on its way."""
         self.total = 0
         self.done = 0
         self._plan: dict[str, Any] = {}
@@ -28,6 +30,8 @@ class LoadProgress:
         if event["event"] == "plan":
             self._plan = event
             self.total = event["buyers"] * event["runs"]
+        elif event["event"] == "starting":
+            self.starting = [*dict.fromkeys([*self.starting, event["what"]])]
         elif event["event"] == "progress" and "system" in event:
             self.now = event["system"]  # a scenario: the number of its steps is unknown
         elif event["event"] == "progress":
@@ -38,7 +42,7 @@ class LoadProgress:
         elif event["event"] == "run":
             self._finish(event["run"])
             self.done = len(self.over) * self._plan["buyers"]
-        return event["event"] in ("progress", "run")
+        return event["event"] in ("progress", "run", "starting")
 
     def _follow(self, event: dict[str, Any]) -> None:
         stock, points = self._plan["stock"], self.run["sold_at"] if self.run else [(0.0, 0)]
@@ -72,6 +76,7 @@ class LoadProgress:
         rate = self.per_second
         return {
             "now": self.now,
+            "starting": self.starting,
             "done": self.done,
             "of": self.total,
             "per_second": round(rate),

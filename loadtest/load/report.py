@@ -1,5 +1,6 @@
 """Reports for people: sentences about runs."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -8,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from loadtest.kernel.faults import PAUSE_SECONDS
+from loadtest.kernel.faults import FAULTS, PAUSE_SECONDS
 from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
@@ -22,6 +23,12 @@ VERDICTS = {
 SPREAD = ("sold", "oversold", "orders_per_second")
 REPORT = " · "
 """Separates a write strategy from the name of a report, where two are drawn in one chart."""
+PROOF = re.compile(r"(?:(\w+), )?(.*?process )(\d+)(.*)")
+_PROOFS = (
+    gettext_noop("process %(pid)s stopped (state T)"),
+    gettext_noop("process %(pid)s ended by SIGKILL"),
+    gettext_noop("replica cut off from process %(pid)s, promoted after its SIGKILL"),
+)
 TITLES = {"redis": "Redis", "redlock": "RedLock", "zookeeper": "ZooKeeper"}
 
 
@@ -49,7 +56,7 @@ def sentence(runs: Sequence[Run], *, several: bool = False) -> str:
         else:
             sentences.append(_of_guard(name, group))
     for why, names in absent.items():
-        values = {"guard": ", ".join(names), "why": why}
+        values = {"guard": _(", ").join(names), "why": why}
         sentences.append(_("%(guard)s did not run: %(why)s.") % values)
     # Chinese has no space after its full stop.
     return " ".join(sentences).replace("。 ", "。")
@@ -103,6 +110,17 @@ def words(run: Run) -> str:
     if run["expected"] == run["verdict"] and met(run):
         return _("%(verdict)s, as expected") % {"verdict": verdict}
     return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
+
+
+def fault_words(fault: dict[str, Any]) -> dict[str, Any]:
+    """Return an injected fault with its name and proof in the active language."""
+    proof = PROOF.fullmatch(fault["proof"])
+    words = []
+    if proof:
+        text = f"{proof[2]}%(pid)s{proof[4]}"
+        words = [proof[1], _(text) % {"pid": proof[3]}]
+    told = _(", ").join(filter(None, words)) or fault["proof"]
+    return {**fault, "words": FAULTS[fault["name"]].button, "proof": told}
 
 
 def with_lost_updates(runs: Sequence[Run]) -> list[Run]:

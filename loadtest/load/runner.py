@@ -109,6 +109,7 @@ def _run(
     locks.close()
     folder = settings.VAR / "history" / sale.slug
     folder.mkdir(parents=True)
+    emit("starting", what="buyers")
     try:
         result = run_sale(
             plan,
@@ -151,7 +152,7 @@ def _run(
             for one in result.injections
         ],
         "checked": {"breaches": [str(one) for one in judge(record)], "facts": facts(record)},
-        "lost_updates": lost_updates(record.events, **sold),
+        "lost_updates": lost_updates(record.events, **sold, started=result.started),
     }
 
 

@@ -52,8 +52,10 @@ class RecordedSale:
 
     def show_orders(self) -> None:
         """Record how many orders hold a unit."""
-        held = self.orders.filter(status__in=Order.LIVE).count()
-        self.step("database", gettext_noop("%(value)s sold"), held)
+        found = [*self.orders.filter(status__in=Order.LIVE).values_list("status", flat=True)]
+        is_paid = found and Order.Status.PENDING not in found
+        what = gettext_noop("%(value)s sold") if is_paid else gettext_noop("%(value)s held")
+        self.step("database", what, len(found))
 
 
 class Textbook(RecordedSale):
@@ -82,12 +84,12 @@ class Textbook(RecordedSale):
         self.redis("INCR", "stock")
         return False
 
-    def order(self, user: int = 0) -> str:
-        """Write an order of one unit, by default for this actor."""
+    def order(self, user: int = 0, status: str = Order.Status.PENDING) -> str:
+        """Write an order of one unit, by default one of this actor that is not paid."""
         time.sleep(PACE)
         pay_by = timezone.now() + timedelta(seconds=settings.PAY_WITHIN_SECONDS)
         fields = {"customer_id": user or self.user, "key": str(time.monotonic_ns())}
-        fields |= {"quantity": 1, "unit_price": self.sale.price, "pay_by": pay_by}
+        fields |= {"status": status, "quantity": 1, "unit_price": self.sale.price, "pay_by": pay_by}
         self.orders.create(sale=self.sale, **fields)
         self.show_orders()
         return "order"
@@ -124,14 +126,14 @@ class TwoCommands(Textbook):
         if not self.take():
             return "sold_out"
         reach(RESERVED)
-        self.redis("RPUSH", "queue", self.user)
+        self.redis("RPUSH", "queue", f"{self.recorder.actor[-1]}:{self.user}")
         return "queued"
 
     def consume(self) -> None:
         """Take the oldest message, then write its order."""
         if user := self.redis("LPOP", "queue"):
             reach(POPPED)
-            self.order(int(user))
+            self.order(int(user.partition(":")[2]))
 
 
 class SoldOutFlag(Textbook):

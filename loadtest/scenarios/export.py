@@ -17,7 +17,7 @@ from loadtest.scenarios.scenario import Result
 from shop.sales.guards import guard_words
 
 RECORDED = Path(__file__).with_name("recorded.json")
-"""The report of `lab scenario all --write`, which the pages show before the first run."""
+"""The report of `lab scenario all --write`; the pages under /learn/ need every scenario in it."""
 
 
 @cache

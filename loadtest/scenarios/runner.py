@@ -41,7 +41,7 @@ def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None
             if wrong := timeline_data.read(variant).contradictions():
                 raise FaultFailed(f"the recording contradicts itself: {wrong[0]}")
             variants.append(variant)  # only what may be drawn
-        found = scenario.judge(variants[0]["facts"], variants[1]["facts"])
+        found = scenario.findings(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
         found = [Finding("lab", str(error), "not-run")]
     worst, why = verdict(found)

@@ -1,4 +1,9 @@
-"""The declaration of a scenario: one failure, run once broken and once repaired."""
+"""The declaration of a scenario: one failure, run once broken and once repaired.
+
+CONTRIBUTING.md says how to add one. Its `fault` is only a row of the page /learn/grid/; what its
+function injects is in `devservers.faults.injectors`. `loadtest.kernel.faults` has those of
+`lab run`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +20,7 @@ Result = dict[str, Any]
 Run = Callable[[Testbed, bool], Facts]
 Text = str | Promise
 IMMUNE_TO_RECIPE = _("Every backend of the shop; this textbook recipe is only in the lab.")
-FAULTS: dict[str, Text] = {
+FAULT_TITLES: dict[str, Text] = {
     "race": _("Two buyers at once"),
     "killed": _("The holder is killed"),
     "late": _("The work outlasts the lease"),
@@ -32,7 +37,7 @@ FAULTS: dict[str, Text] = {
     "payment": _("A payment arrives late"),
     "restock": _("Units are added"),
 }
-"""The faults of the scenarios, from the first that a shop meets to the rarest."""
+"""The rows of the grid, from the first fault that a shop meets to the rarest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +51,11 @@ class Scenario:
 
     name: str
     fault: str
-    """One of FAULTS."""
+    """One of FAULT_TITLES."""
     row: str
-    """Its number in the list of failures, e.g. F2."""
+    """Its number in `lab scenario --list`: L for recipes of textbooks, F for failures of locks, FS
+    for flash sales. Several scenarios may share one. docs/reference/faults.md numbers its rows
+    otherwise, except F6 to F8."""
     title: Text
     broken: str
     """The guard that fails."""
@@ -66,7 +73,7 @@ class Scenario:
     requires_overlap: bool = True
     """The broken variant counts only if two processes believed at once that they held the lock."""
 
-    def judge(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> list[Finding]:
+    def findings(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> list[Finding]:
         """Return why nothing was shown, or that the repaired variant broke as well."""
         if self.requires_overlap and not broken["overlaps"]:
             why = "no two holders were seen: the fault did not fire"

@@ -43,9 +43,11 @@ def buy_while_holder_stalls(
 ) -> dict[str, Any]:
     """Stall a buyer between its read and its write while a second buyer wants the same last unit.
 
-    `options` belong to the first purchase, which stalls for `at_least` seconds. A second purchase
-    that was answered "busy" is sent again at the end; `timeout` is the number of seconds for which
-    it waits for the lock.
+    `fault` is a `ProcessFault`; with "wait", the first process and its watchdog run on. During the
+    stall, `meanwhile` is called before the second purchase. `options` belong to the first purchase
+    (see `ShopCommands.buy`), which stalls for `at_least` seconds. A second purchase that was
+    answered "busy" is sent again at the end; `timeout` is the number of seconds for which it waits
+    for the lock.
     """
     sale = testbed.open_sale()
     first, second = testbed.worker("buyer A"), testbed.worker("buyer B", timeout=timeout)
@@ -73,7 +75,7 @@ def buy_while_holder_stalls(
 
 
 def sold(sale: Sale) -> dict[str, Any]:
-    """Return what the audit found."""
+    """Return what the audit found, as facts; it "broke" if units are oversold."""
     audit = audit_sale(sale=sale)
     return {
         "stock": audit.initial,

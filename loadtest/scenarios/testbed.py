@@ -1,4 +1,8 @@
-"""The locks, sale, processes and faults of one variant of a scenario, and the record of it all."""
+"""The locks, sale, processes and faults of one variant of a scenario, and the record of it all.
+
+`use` or `add_lock` comes before `worker`: a worker process gets the locks that exist then. All
+events so far are in `history(testbed.folder)`.
+"""
 
 import shutil
 import time

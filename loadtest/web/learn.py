@@ -14,7 +14,7 @@ from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.scenario import FAULTS
+from loadtest.scenarios.scenario import FAULT_TITLES, Scenario
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
@@ -34,7 +34,9 @@ def course(request: HttpRequest) -> HttpResponse:
     parts = [
         (part, [{"step": step, "chart": pictures[step]} for step in part.steps]) for part in PARTS
     ]
-    return render(request, "learn/course.html", {"parts": parts})
+    variant, title = recording("holder-paused")["halves"][0], SCENARIOS["holder-paused"].title
+    picture = timeline.draw(variant, title=str(title), is_brief=True)
+    return render(request, "learn/course.html", {"parts": parts, "picture": picture})
 
 
 @live_page
@@ -81,24 +83,21 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
-    """Show a row for each fault and a column for each guard, with the recording of each."""
-    cells: dict[str, dict[str, list[dict[str, Any]]]] = {fault: {} for fault in FAULTS}
-    for scenario in SCENARIOS.values():
-        variants = recording(scenario.name)["halves"]
-        for variant in variants:
-            picture = {
-                "scenario": scenario,
-                "step": step_of(scenario.name),
-                "variant": export.half(variant),
-                "guard": guard_words(variant["guard"]),
-                "broke": variant["facts"]["broke"],
-                "chart": timeline.draw(variant, length=timeline.length_of(variants), is_brief=True),
-            }
-            cells[scenario.fault].setdefault(guard_of(variant["guard"]), []).append(picture)
-    order = (NO_LOCK, RECIPE, SHOP, *BACKENDS)
-    found = {guard for row in cells.values() for guard in row}
-    guards = sorted(found, key=lambda guard: (order.index(guard.split(" + ")[0]), guard))
-    rows = [(FAULTS[one], [row.get(guard, ()) for guard in guards]) for one, row in cells.items()]
+    """Show a row for each scenario and a column for each guard; each mark links a recording."""
+    order, faults = (NO_LOCK, RECIPE, SHOP, *BACKENDS), [*FAULT_TITLES]
+    found: dict[Scenario, dict[str, list[dict[str, Any]]]] = {}
+    for scenario in sorted(SCENARIOS.values(), key=lambda one: faults.index(one.fault)):
+        for one in recording(scenario.name)["halves"]:
+            cell = found.setdefault(scenario, {}).setdefault(guard_of(one["guard"]), [])
+            cell.append({**one, "half": export.half(one), "words": guard_words(one["guard"])})
+    guards = sorted(
+        {guard for row in found.values() for guard in row},
+        key=lambda guard: (order.index(guard.split(" + ")[0]), guard),
+    )
+    rows = [
+        (one, step_of(one.name), FAULT_TITLES[one.fault], [row.get(guard, ()) for guard in guards])
+        for one, row in found.items()
+    ]
     return render(
         request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
     )

@@ -3,12 +3,30 @@
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from loadtest.charts import curves
 from loadtest.charts.buyers import buyers
 from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
 from loadtest.models import LabRun
+
+STARTS = {
+    "worker": gettext_noop("A Celery worker takes the test"),
+    "process": gettext_noop("A process of its own starts"),
+    "database": gettext_noop("The test's own database starts"),
+    "redis": gettext_noop("The test's own Redis starts"),
+    "redlock": gettext_noop("Five Redis masters for RedLock start"),
+    "zookeeper": gettext_noop("ZooKeeper starts"),
+    "tables": gettext_noop("The tables are created"),
+    "buyers": gettext_noop("The buyers connect"),
+}
+
+
+def starting(run: LabRun) -> list[str]:
+    """Return what has been started so far, in words; the last is still on its way."""
+    took = ["process", *run.progress.get("starting", [])] if run.state != run.State.WAITING else []
+    return [_(STARTS[one]) for one in ["worker", *took]]
 
 
 def context(run: LabRun) -> dict[str, Any]:
@@ -19,12 +37,17 @@ def context(run: LabRun) -> dict[str, Any]:
         buyers_of = run.plan["buyers"]
         served = 0 if now["verdict"] == "not-run" else buyers_of
         now = {**now, "requested": "none", "buyers": buyers_of, "served": served}
-    buttons = [(name, FAULTS[name].button) for name in offered(run)]
+    alias = now["backend"] if now and now["served"] < now["buyers"] else "none"
+    buttons = [
+        (name, FAULTS[name].button, FAULTS[name].applies(alias, run.plan["store"]))
+        for name in offered(run)
+    ]
+    ready = ",".join(name for name, _button, is_ready in buttons if is_ready)
     several = len(run.plan["disciplines"]) > 1
     so_far = report.sentence(over, several=several) if over else ""
-    found = {"so_far": so_far, "oversold": "", "buttons": buttons}
+    found = {"so_far": so_far, "oversold": "", "buttons": buttons, "ready": ready}
     if now is None:
-        return found
+        return {**found, "starting": starting(run)}
     # The curve of a guard is that of its run under way, or else of its worst run.
     guard = now["backend"], now["discipline"]
     others = [one for one in over if (one["backend"], one["discipline"]) != guard]

@@ -172,7 +172,7 @@ def _save_progress(run_id: UUID) -> Progress:
     def show(event: dict[str, Any]) -> str | None:
         nonlocal saved_at
         is_due = time.monotonic() - saved_at >= PROGRESS_SECONDS
-        if not pace.update(event) or not (is_due or event["event"] == "run"):
+        if not pace.update(event) or not (is_due or event["event"] != "progress"):
             return None
         saved_at = time.monotonic()
         rows.update(progress=pace.as_dict())

@@ -269,6 +269,7 @@ def _shown(run: LabRun) -> dict[str, Any]:
         return {
             "scenario": scenarios.SCENARIOS[name],
             "step": step_of(name),
+            "starting": [] if run.progress.get("now") else live.starting(run),
             "versions": run.report["versions"] if run.report else {},
             "seconds": scenario_export.recorded()["results"][name]["seconds"],
             "command": f"manage.py lab scenario {name}",

@@ -24,8 +24,8 @@ from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
 from locking.jobs import times
-from locking.jobs.run_once import is_run_once
-from locking.jobs.runs import HEADER, MAX_MESSAGE_AGE, register
+from locking.jobs.delivery import HEADER, is_run_once
+from locking.jobs.runs import MAX_MESSAGE_AGE, register
 
 logger = logging.getLogger("locking")
 

@@ -1,6 +1,6 @@
 """Jobs with one effect per scheduled time, on any number of machines.
 
-    @shared_task
+    @shared_task  # of Celery, or @task of Django
     @run_once
     def settle_accounts() -> int:
         ...
@@ -18,28 +18,24 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
-from celery import current_app, current_task
-from celery.signals import before_task_publish
-from celery.utils.time import maybe_make_aware
 from django.db.models import F, Q
 from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost, LockMisuse
-from locking.jobs import times
+from locking.jobs import django_queue, times
+from locking.jobs.delivery import HEADER, Delivery, is_run_once, refuse_async
 from locking.jobs.runs import (
-    HEADER,
     MAX_MESSAGE_AGE,
-    RUN,
+    QUEUES,
     UNFINISHED,
     Run,
     State,
-    digest,
     lock_of,
     register,
 )
@@ -53,7 +49,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TIME_LIMIT = 300.0
-"""Seconds that a task may take if Celery sets no limit."""
+"""Seconds that a task may take if its queue sets no limit."""
 
 _current: ContextVar[Run] = ContextVar("run")
 
@@ -79,7 +75,7 @@ def run_once(
     attempts: int = 5,
     backoff: float = 5.0,
 ) -> Any:
-    """Decorate the function of a Celery task: one effect per scheduled time.
+    """Decorate the function of a task of Celery or Django: one effect per scheduled time.
 
     It stands below the task's decorator. ttl: seconds after which the run of a dead worker is taken
     over (default: that of the lock). attempts: the number of attempts before a run fails; after an
@@ -92,11 +88,14 @@ def run_once(
         check_timeout(backoff)
         return functools.partial(run_once, ttl=ttl, attempts=attempts, backoff=backoff)
 
+    refuse_async(body)
+
     @functools.wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        if not current_task or current_task.request.called_directly:
+        delivery = next(filter(None, (queue.received(run, kwargs) for queue in QUEUES)), None)
+        if delivery is None:
             return body(*args, **kwargs)
-        row = _row_of(current_task)
+        row = _row_of(delivery)
         if row is None:
             return None
         lock = lock_of(row, ttl)
@@ -105,7 +104,7 @@ def run_once(
             return None
         try:
             assert lock.lease is not None
-            attempt = _start(row, lock.lease, attempts)
+            attempt = _start(row, lock.lease, attempts, delivery.time_limit or TIME_LIMIT)
             if attempt is None:
                 return None
             return _run(attempt, attempts, backoff, lambda: body(*args, **kwargs))
@@ -119,34 +118,34 @@ def run_once(
     return run
 
 
-def is_run_once(task: Any) -> bool:
-    """Return True if a Celery task (or None) is decorated with run_once."""
-    return getattr(getattr(task, "run", None), "is_run_once", False)
+def enqueue_run(
+    task: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    scheduled_for: datetime,
+) -> Any:
+    """Enqueue a task of Django for a scheduled time; return the result of this message.
+
+    Any number of machines may do so. The row of the run is created before the message is enqueued,
+    so that `manage.py resend_runs` repeats a message that is lost.
+    """
+    if not is_run_once(task):
+        raise LockMisuse(f"{task!r} is not run_once: put @run_once below @task.")
+    moment, named = times.aware(scheduled_for), kwargs or {}
+    register(task.module_path, args, named, moment, options=django_queue.options_of(task))
+    return task.enqueue(*args, **named, **{HEADER: moment.isoformat()})
 
 
-def _row_of(task: Any) -> JobRun | None:
+def _row_of(delivery: Delivery) -> JobRun | None:
     """Return the row of the message's run; None if the message is too old."""
-    request = task.request
-    headers = request.headers or {}
-    text = headers.get(HEADER)
+    task, text = delivery.task, delivery.scheduled_for
     scheduled_for = datetime.fromisoformat(text) if text else times.now()
     if times.now() - scheduled_for > MAX_MESSAGE_AGE:
-        logger.warning("job %s @ %s: message too old, not run", task.name, text)
+        logger.warning("job %s @ %s: message too old, not run", task, text)
         return None
-    run = headers.get(RUN) or ("" if text else _message_run(task.name, request.id))
-    sent_with = {**_destination(request), "expires": request.expires, "headers": headers}
-    return register(
-        task.name, request.args, request.kwargs, scheduled_for, run=run, options=sent_with
-    )
-
-
-def _destination(request: Any) -> dict[str, Any]:
-    """Return the options that send a message where this one was sent."""
-    info = request.delivery_info or {}
-    exchange, key, priority = (info.get(name) for name in ("exchange", "routing_key", "priority"))
-    # The default exchange, whose name is empty, takes the routing key for the name of a queue.
-    place = {"exchange": exchange, "routing_key": key} if exchange else {"queue": key}
-    return {**place, "priority": priority}
+    args, kwargs, options = delivery.args, delivery.kwargs, delivery.options
+    return register(task, args, kwargs, scheduled_for, run=delivery.run, options=options)
 
 
 def _count_duplicate(row: JobRun) -> None:
@@ -154,7 +153,7 @@ def _count_duplicate(row: JobRun) -> None:
     metrics.job(row.task, "turned_away")
 
 
-def _start(row: JobRun, lease: Lease, attempts: int) -> Run | None:
+def _start(row: JobRun, lease: Lease, attempts: int, time_limit: float) -> Run | None:
     """Claim the next attempt; return None if another one is under way or none is left."""
     now = timezone.now()
     is_free = Q(attempts=0) | Q(lease_until__lte=now)
@@ -167,7 +166,7 @@ def _start(row: JobRun, lease: Lease, attempts: int) -> Run | None:
     seconds = lease.claim.ttl
     if lease.backend.capabilities.exclusion != "machines":
         # The row alone excludes other machines, and its lease is not renewed.
-        seconds = current_task.time_limit or current_task.app.conf.task_time_limit or TIME_LIMIT
+        seconds = time_limit
     if not claim.update(
         state=State.RUNNING,
         attempts=row.attempts + 1,
@@ -199,18 +198,3 @@ def _run(run: Run, attempts: int, backoff: float, body: Callable[[], R]) -> R | 
     finally:
         _current.reset(token)
     return result
-
-
-@before_task_publish.connect  # type: ignore[untyped-decorator]
-def _add_run(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
-    """Name the run of a message that no schedule sends; its scheduled time is its eta or now."""
-    if HEADER not in headers and is_run_once(current_app.tasks.get(sender)):
-        eta = headers["eta"]
-        moment = datetime.fromisoformat(eta) if eta else times.now()
-        headers[HEADER] = maybe_make_aware(moment, current_app.timezone).isoformat()
-        headers[RUN] = _message_run(sender, headers["id"])
-
-
-def _message_run(task: str, message: str) -> str:
-    """Return the digest of a run that has no schedule: only its message tells it from others."""
-    return digest(task, "message", message)

@@ -6,33 +6,36 @@ machine that was paused past its lease and replaced can finish nothing any more.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import Any
 
-from celery import current_app
 from django.db import router, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from locking import metrics
 from locking.exceptions import LockError, LockLost
-from locking.jobs import times
+from locking.jobs import django_queue, times
+from locking.jobs.delivery import HEADER, RUN, digest
 from locking.lease import Lease
 from locking.models import JobRun
 from locking.policy.lock import PolicyLock
 
+QUEUES: list[Any] = [django_queue]
+"""What receives and sends messages; Celery is last, on which a task backend may be built."""
+if find_spec("celery"):
+    from locking.jobs import celery_queue
+
+    QUEUES.append(celery_queue)
+
 logger = logging.getLogger("locking")
 
-HEADER = "scheduled_for"
-"""The message header with the scheduled time, ISO 8601."""
-RUN = "job_run"
-"""The header of a repeated message with the digest of its run."""
-OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires", "headers")
+OPTIONS = ("backend", "queue", "exchange", "routing_key", "priority", "expires", "headers")
 """The options of a message that its repetitions keep."""
 MAX_MESSAGE_AGE = timedelta(days=1)
 """A message for an earlier scheduled time is refused."""
@@ -114,11 +117,6 @@ def lock_of(row: JobRun, ttl: float | None = None) -> PolicyLock:
     return PolicyLock(f"job:{row.task:.100}:{row.pk}", ttl=ttl, until="block")
 
 
-def digest(*identity: str) -> str:
-    """Return the digest of what identifies a run."""
-    return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
-
-
 def register(
     task: str,
     args: Sequence[Any],
@@ -166,9 +164,8 @@ def resend_unfinished() -> int:
     to_send = unfinished.filter(sent_at__lte=now - RESEND_INTERVAL)
     sent = 0
     for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
-        task = current_app.tasks.get(row.task)  # None if the task was removed from the code
-        if not to_send.filter(pk=row.pk).update(sent_at=now) or not task or _is_at_work(row):
-            continue  # another machine sends it, none can, or it needs no message
+        if not to_send.filter(pk=row.pk).update(sent_at=now) or _is_at_work(row):
+            continue  # another machine sends it, or it needs no message
         options = row.options or {}
         expires = options.get("expires")
         if expires and times.aware(datetime.fromisoformat(expires)) <= times.now():
@@ -177,9 +174,7 @@ def resend_unfinished() -> int:
             continue
         args, kwargs = json.loads(row.arguments or "[[], {}]")
         own = {HEADER: times.aware(row.scheduled_for).isoformat(), RUN: row.pk}
-        headers = {**options.get("headers", {}), **own}
-        task.apply_async(args, kwargs, **{**options, "headers": headers})
-        sent += 1
+        sent += any(queue.send(row.task, args, kwargs, own, options) for queue in QUEUES)
     return sent
 
 

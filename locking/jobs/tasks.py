@@ -5,7 +5,7 @@ from celery.signals import task_postrun, task_prerun
 
 from locking import idempotency
 from locking.handler import begin_work, end_work
-from locking.jobs import pruning, runs, unique  # noqa: F401 - a worker needs the signals of unique
+from locking.jobs import pruning, runs
 from locking.jobs.run_once import run_once
 
 task_prerun.connect(begin_work)

@@ -64,6 +64,7 @@ class LeaseTable:
     def _reset(self) -> None:
         """Start without leases, also in a forked child: the parent holds its own."""
         self.held: dict[tuple[str, object], Lease] = {}
+        """The newest lease of each name and caller until its release, also if it is lost."""
         self.entering: set[tuple[str, object]] = set()
         """The names and tasks that wait for a grant."""
         self.renewer = Renewer(self.backend.alias)

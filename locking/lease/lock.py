@@ -10,6 +10,8 @@ may acquire again what it holds, through any object with that name.
 
 The caller is the thread or task that calls a method, not the task in which asyncio later runs the
 coroutine. The asyncio methods are therefore plain functions that return a coroutine.
+
+What waits for a store is written once for threads and tasks, as a generator: see `steps`.
 """
 
 from __future__ import annotations
@@ -101,7 +103,10 @@ class Lock(ABC):
 
     @abstractmethod
     def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
-        """Return a new lease, or the claim if the lock stayed held for `wait` seconds."""
+        """Return a new lease, or the claim if the lock stayed held for `wait` seconds.
+
+        The claim then stands for the refusal; its `holder`, if known, is for the error message.
+        """
 
     @abstractmethod
     def patience(self) -> Steps[float]:
@@ -149,7 +154,7 @@ class Lock(ABC):
         return lease if isinstance(lease, Lease) else None
 
     def enter(self, caller: object, wait: float) -> Steps[Lease | Claim]:
-        """Enter the caller's lease again, or return a new one; see `grant`."""
+        """Enter the caller's lease again, or return a new one or the claim; see `grant`."""
         lease = self.lease_of(caller) if self.reentrant else None
         if lease is not None and (yield from lease.enter_again()):
             return lease

@@ -1,10 +1,12 @@
 """Threads that extend leases every third of their ttl: one for each backend and process.
 
-A store that does not respond therefore costs no lease of another store. A renewal without a reply
-is repeated until the lease's deadline. The lease is lost when the store says so, or at that
-deadline. A thread starts with the first lease, and again in a forked child; no error ends it, and
-no callback of a user runs in it. It leaves the requests to short-lived threads: if one of them gets
-no reply, another one renews the next leases.
+`Lease.renew` calls the backend's `extend`. A store that does not respond costs no lease of another
+store. A renewal without a reply is repeated until the lease's deadline. The lease is lost when the
+store says so, or at that deadline: `Lease.mark_lost` then has `on_lost` called, in another thread,
+and the end of the holder's block raises LockLost.
+
+A thread starts with the first lease, and again in a forked child; no error ends it. It leaves the
+requests to short-lived threads: if one of them gets no reply, another one renews the next leases.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Renewable(Protocol):
 
 
 class Renewer:
-    """Renews the leases of one backend; adding and removing one costs a set operation."""
+    """The watchdog of one backend; adding and removing a lease costs a set operation."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -179,7 +181,7 @@ class Renewer:
                 logger.exception("Watchdog of %s failed, continuing", self.alias)
 
     def _renew(self, lease: Renewable) -> None:
-        lease.renew_at = lease.deadline  # until then, the reply may come
+        lease.renew_at = lease.deadline  # without a reply, look at it again when it ends
         self._pending.add(lease)
         try:
             self._ask(lease)

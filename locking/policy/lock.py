@@ -71,7 +71,10 @@ class PolicyLock(Lock):
         )
 
     def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
-        """Return a new lease, or a claim if none was granted for `wait` seconds."""
+        """Return a new lease, or a claim if none was granted for `wait` seconds.
+
+        A lease counts only if the policy, read again after the grant, is still the same.
+        """
         deadline, max_age = time.monotonic() + wait, None
         while True:
             seen = yield _read(max_age, _read_timeout(deadline, wait))
@@ -84,7 +87,7 @@ class PolicyLock(Lock):
                     return lease
             policy.finish_overdue_switch(seen)
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0:  # of this claim, only the name is used: by the error
                 return Claim(name=self.name, ttl=wait, caller=caller)
             pause = min(DRAIN_PAUSE, left)
             yield time.sleep, asyncio.sleep, (pause,)

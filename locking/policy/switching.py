@@ -1,4 +1,8 @@
-"""The switch to another backend or mode, which any process can take a step further."""
+"""The switch to another backend or mode, which any process can take a step further.
+
+`_advance` decides in each step which locks of the old backend are free: those that it no longer
+lists. The policy row records the others, and each process asks it before it grants.
+"""
 
 from __future__ import annotations
 

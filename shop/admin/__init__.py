@@ -19,6 +19,7 @@ from shop.errors import InvalidTransition, ShopError
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.service import refund_order
+from shop.templatetags.shop import money
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 admin.site.register(Sale, SaleAdmin)
@@ -74,12 +75,29 @@ class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
 class OrderAdmin(_Listed):
     """Orders: customers and scheduled jobs change them, staff refund them."""
 
-    list_display = ("number", "customer", "sale", "quantity", "unit_price", "status", "created_at")
+    list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
     list_filter = ("status", "created_at")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
+    fields = (
+        "number",
+        "status",
+        "customer",
+        "sale",
+        "quantity",
+        "unit_price",
+        "total",
+        "created_at",
+        "pay_by",
+        "closed_at",
+    )
     inlines = (AddressInline,)
     shown_with = ("customer", "sale__product")
     actions = ("refund",)
+
+    @admin.display(description=_("Total"))
+    def total(self, order: Order) -> str:
+        """Return the price of all units, with the currency."""
+        return money(order.total)
 
     def has_refund_permission(self, request: HttpRequest) -> bool:
         """Return True for staff who may change orders."""

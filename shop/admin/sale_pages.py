@@ -20,11 +20,14 @@ from shop.administration.sale_report import HEIGHT, WIDTH, report_of
 from shop.errors import BadInput
 from shop.models import Order, Sale
 from shop.orders.addresses import mark_shipped, to_pack
+from shop.purchase.admission import gates
 
 PER_LIST = 100
 """Orders on a packing list: those marked as shipped make room for the next."""
 COUNTED = 1000
 """Orders that a packing list counts."""
+LATEST = 10
+"""Orders on the page of a sale."""
 PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 """Permissions to see the customers of a sale."""
 SHIP = "shop.change_deliveryaddress"
@@ -53,7 +56,9 @@ class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
                 # Not read for a form that is saved.
                 "report": SimpleLazyObject(partial(report_of, sale=sale)),
                 "chart": {"width": WIDTH, "height": HEIGHT, "lines": (0, HEIGHT // 2, HEIGHT)},
+                "gates": [one for gate in gates for one in gate.figures(sale=sale)],
                 "sees_orders": request.user.has_perms(PERSONAL),
+                "latest": sale.orders.order_by("-pk").select_related("customer")[:LATEST],
             }
         return super().change_view(request, object_id, form_url, extra_context)
 

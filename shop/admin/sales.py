@@ -173,7 +173,9 @@ class SaleAdmin(SalePages):
     def get_fieldsets(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Return the fields in the order in which staff decide on them."""
         stock = ("quantity",) if obj is None else ("stock",)
-        zone_note = _("All times are %s.") % zone(timezone.now())
+        # A name, because the times may lie beyond a change to or from summer time.
+        names = {"name": timezone.get_default_timezone_name(), "zone": zone(timezone.now())}
+        zone_note = _("All times are in the time zone %(name)s, now %(zone)s.") % names
         return (
             (_("Offer"), {"fields": ("product", "slug", "price", "limit_per_customer", *stock)}),
             (_("Opening times"), {"fields": ("opens_at", "closes_at"), "description": zone_note}),

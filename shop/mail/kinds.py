@@ -55,6 +55,11 @@ def _paid(now: datetime, since: datetime) -> QuerySet[Order]:
     return paid.filter(closed_at__gt=since)
 
 
+def _shipped(now: datetime, since: datetime) -> QuerySet[Order]:
+    paid = Order.objects.filter(status=Order.Status.PAID)
+    return paid.filter(address__shipped_at__gt=since).select_related("address")
+
+
 def _refunded(now: datetime, since: datetime) -> QuerySet[Payment]:
     return Payment.objects.filter(status=Payment.Status.REFUNDED, refunded_at__gt=since)
 
@@ -86,5 +91,6 @@ kinds = {
     "opening": Kind(_opening, sale_path, about="sale"),
     "refund": Kind(_refunded, lambda row: row.order.get_absolute_url(), customer="order__customer"),
     "paid": Kind(_paid, Order.get_absolute_url),
+    "shipped": Kind(_shipped, Order.get_absolute_url),
 }
 """By name, the urgent ones first. Applications add theirs when they are ready."""

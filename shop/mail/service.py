@@ -164,7 +164,7 @@ def compose(message: Message) -> EmailMultiAlternatives | None:
     name = f"<{message.kind}-{message.pk}@{urlsplit(settings.SITE_URL).hostname}>"
     email = EmailMultiAlternatives(
         subject,
-        "\n\n".join([*paragraphs, f"{link}: {url}"]),
+        "\n\n".join([*paragraphs, f"{link}\n{url}"]),
         to=[customer.email],
         headers={"Message-ID": name, "Auto-Submitted": "auto-generated"},
     )

@@ -21,6 +21,7 @@ from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import DeliveryAddress, Order, Payment, User
 from shop.money import minor_units
 from shop.orders import service as orders
+from shop.orders.addresses import address_of
 from shop.payments.providers import (
     ProviderRefusal,
     ProviderUnavailable,
@@ -39,6 +40,7 @@ LAST_ANSWER = timedelta(seconds=60)
 TASK_SECONDS, BATCH = 4, 2000
 """Time and number of payments after which a task leaves the others to its next run."""
 SHIPPED = "SELECT 1 FROM shop_deliveryaddress WHERE order_id = %s AND shipped_at IS NOT NULL"
+NOT_RETURNABLE = _("It was shipped or refunded, or its sale has ended. Please contact the shop.")
 
 
 class UnitsShipped(ShopError):
@@ -120,8 +122,25 @@ def refund_payments() -> int:
     return _each(Payment.objects.filter(status=Status.REFUNDING), _refund)
 
 
-def refund_order(*, order: Order) -> None:
-    """Cancel a paid order, release its units and refund its payment.
+def is_returnable(*, order: Order, address: DeliveryAddress | None) -> bool:
+    """Return True if its customer may still return an order: paid, not shipped, during its sale."""
+    is_shipped = bool(address and address.shipped_at)
+    is_on_sale = timezone.now() < order.sale.closes_at  # afterwards the units could not be sold
+    return order.status == Order.Status.PAID and is_on_sale and not is_shipped
+
+
+def return_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Refund an order for its customer. Raise InvalidTransition unless it is returnable."""
+    if not is_returnable(order=order, address=address_of(order=order)):
+        raise InvalidTransition(NOT_RETURNABLE)
+    try:
+        refund_order(order=order, also=also)
+    except UnitsShipped as error:
+        raise InvalidTransition(NOT_RETURNABLE) from error
+
+
+def refund_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
+    """Cancel a paid order, release its units, refund its payment and write `also`.
 
     Raises InvalidTransition unless a payment paid the order, UnitsShipped if the order is shipped
     and its sale has not ended, and the errors of `cancel_order`.
@@ -141,7 +160,7 @@ def refund_order(*, order: Order) -> None:
         return UnitsShipped() if is_on_sale and shipped.exists() else InvalidTransition()
 
     claim = Statement(update, values, if_unchanged=reason)
-    orders.refund_order(order=order, also=[claim])
+    orders.refund_order(order=order, also=[claim, *also])
 
 
 def oldest_refund_seconds() -> float:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from django.conf import settings
+from django.utils.functional import Promise
 
 from shop.errors import NotAdmitted, QueueFull, ServiceUnavailable
 from shop.models import Order, Sale
@@ -45,6 +46,9 @@ class Gate(Protocol):
 
     def state(self, *, sale: Sale, customer_id: int | None) -> GateState | None:
         """Return what the customer has to pass, or has passed; None if the sale is open to all."""
+
+    def figures(self, *, sale: Sale) -> list[tuple[Promise, object]]:
+        """Return what staff want to know of it, each with its name; nothing without a gate."""
 
 
 gates: list[Gate] = []

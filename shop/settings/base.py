@@ -74,19 +74,6 @@ MIDDLEWARE = [
     "shop.errors.DomainErrorMiddleware",
 ]
 
-
-def install_waiting_room() -> None:
-    """Add the application that lets staff put a waiting room in front of a sale, once."""
-    if "waiting_room" not in INSTALLED_APPS:
-        INSTALLED_APPS.insert(0, "waiting_room")
-        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
-        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
-
-
-WAITING_ROOM = env.bool("WAITING_ROOM", default=False)
-if WAITING_ROOM:
-    install_waiting_room()
-
 ROOT_URLCONF = "shop.urls"
 WSGI_APPLICATION = "shop.wsgi.application"
 TEMPLATES = [
@@ -235,8 +222,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_IMPORTS = ["locking.jobs.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None
-CELERY_TASK_ACKS_LATE = True
-CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_ACKS_LATE = CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 150
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULER = "locking.jobs.beat:Scheduler"
@@ -261,6 +247,20 @@ CELERY_BEAT_SCHEDULE = {
     for task, seconds in SCHEDULE.items()
 }
 CELERY_BEAT_SCHEDULE["resend-unfinished-runs"] |= {"options": {"expire_seconds": 10}}
+
+
+def install_waiting_room() -> None:
+    """Add the application that lets staff put a waiting room in front of a sale, once."""
+    if "waiting_room" not in INSTALLED_APPS:
+        INSTALLED_APPS.insert(0, "waiting_room")
+        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
+        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
+        CELERY_BEAT_SCHEDULE["admit"] = {"task": "waiting_room.tasks.admit", "schedule": 5.0}
+
+
+WAITING_ROOM = env.bool("WAITING_ROOM", default=False)
+if WAITING_ROOM:
+    install_waiting_room()
 
 # --- People, pages, languages ------------------------------------------------------------------
 

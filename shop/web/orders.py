@@ -30,6 +30,7 @@ from shop.models import Order, Payment
 from shop.orders.addresses import address_of, can_change, last_address, save_address
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments.providers import can_pay, provider
+from shop.payments.service import is_returnable, return_order
 from shop.platform.headers import allow
 from shop.web.decorators import CustomerRequest, customer_form, customer_page
 from shop.web.forms import SeeOther, key_of
@@ -88,6 +89,12 @@ def cancel(request: CustomerRequest, number: str) -> HttpResponse:
     return change_order(request, number, cancel_order, Order.Status.CANCELLED)
 
 
+@customer_form
+def refund(request: CustomerRequest, number: str) -> HttpResponse:
+    """Cancel a paid order, and refund it."""
+    return change_order(request, number, return_order, Order.Status.REFUNDED)
+
+
 def change_order(
     request: CustomerRequest, number: str, service: Callable[..., None], status: str
 ) -> HttpResponse:
@@ -139,15 +146,16 @@ def _order_context(order: Order, key: str = "") -> dict[str, Any]:
 
 
 def _address_context(order: Order) -> dict[str, Any]:
-    """Return the context of the page's last part, with a form if the customer may change it.
+    """Return what the order's address allows, with a form if the customer may change it.
 
     It proposes the address of the customer's last order.
     """
     address = address_of(order=order)
+    known = {"address": address, "returnable": is_returnable(order=order, address=address)}
     if not can_change(order=order, address=address):
-        return {"address": address}
+        return known
     last = address or last_address(customer=order.customer)
-    return {"address": address, "form": AddressForm(initial=model_to_dict(last) if last else {})}
+    return {**known, "form": AddressForm(initial=model_to_dict(last) if last else {})}
 
 
 @customer_form

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SLOWER = 10;
-  const [BEFORE, AFTER] = [0.5, 1.5]; // seconds of the run around the sale of the last unit in stock
+  const [BEFORE, AFTER] = [0.5, 1.5]; // seconds of the run around the write that the verdict explains, or the sale of the last unit
   const [TICK, CALM_TICK] = [50, 1000]; // milliseconds between two pictures
   const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
   const running = new Map(); // by replay, how to end it
@@ -24,7 +24,7 @@
   };
 
   const replay = (part) => {
-    const { stock, buyers, sold_at: points, per_sign: perSign } = JSON.parse(part.dataset.replay);
+    const { stock, buyers, sold_at: points, per_sign: perSign, decisive: told } = JSON.parse(part.dataset.replay);
     const [button, counter] = part.children;
     const figure = part.closest("figure");
     const marks = [...figure.querySelectorAll(".buyers span")];
@@ -45,7 +45,7 @@
       counter.textContent = part.dataset.words.replace(/{(\w+)}/g, (_all, name) => values[name]);
     };
     const last = points.at(-1)[0];
-    const decisive = (points.find(([, sold]) => sold >= stock) ?? points.at(-1))[0];
+    const decisive = told ?? (points.find(([, sold]) => sold >= stock) ?? points.at(-1))[0];
     const begin = Math.max(0, decisive - BEFORE);
     const end = Math.min(last, decisive + AFTER);
     const began = performance.now();

@@ -30,12 +30,12 @@
     if (status.state === "ended" || status.state === "unavailable") return status.state;
     if (!place) return "join";
     if (isOver()) return "over";
-    if (isAdmitted()) return "turn";
+    if (isAdmitted()) return room.dataset.bought ? "bought" : "turn";
     if (status.state === "before") return "before";
     return place.position ? "waiting" : "shuffling";
   };
 
-  // The same as waiting_room/estimate.py. A higher estimate is shown only with a new reason.
+  // The same as estimate() in waiting_room/views.py. A higher estimate is shown only with a new reason.
   const estimate = () => {
     const tenths = 10 * status.inlet;
     const ahead = Math.max(0, place.position - status.serving);
@@ -58,10 +58,10 @@
     room.querySelector("[data-message]").hidden = !message;
     room.querySelector("[data-message] span").textContent = message;
     const ahead = place?.position ? Math.max(0, place.position - status.serving - 1) : 0;
-    const values = { joined: status.joined, left: status.left, position: place?.position ?? 0, ahead };
+    const values = { joined: status.joined, waiting: Math.max(0, status.joined - status.serving), left: status.left, position: place?.position ?? 0, ahead };
     for (const one of document.querySelectorAll("[data-n]")) one.textContent = number(values[one.dataset.n]);
     document.title = view === "waiting" ? `${number(ahead)} · ${title}` : title;
-    isWaiting ||= place && view !== "turn";
+    isWaiting ||= place && !isAdmitted();
     if (view === "over") {
       if (memory.joined) announce("over");
       forget();

@@ -36,6 +36,8 @@
       const state = figure.querySelector(".state");
       this.row = state.querySelector("output");
       this.row.parentElement.hidden = !this.sentences.some((one) => one.dataset.stock);
+      const [first] = this.sentences.filter((one) => one.dataset.stock);
+      this.initial = first?.dataset.stock.split(" → ")[0];
       this.lines = new Map();
       const working = this.sentences.filter((one) => one.dataset.code).map((one) => one.dataset.who);
       for (const who of [...new Set(working)].sort()) {
@@ -45,14 +47,15 @@
         this.lines.set(who, item);
       }
       state.hidden = false;
-      this.show(-1);
     }
 
     /** Show the state after every event up to a time. */
     show(time) {
       let current = null;
-      let row = "–";
+      let row = this.initial;
       const code = new Map();
+      const lines = this.sentences.filter((one) => one.dataset.code !== undefined);
+      for (const one of lines.toReversed()) code.set(one.dataset.who, one.dataset); // where each begins
       for (const one of this.sentences) {
         if (Number(one.dataset.t) > time) break;
         current = one;
@@ -72,7 +75,7 @@
   }
 
   class Player {
-    shown = -1; // where the cursor is drawn, on its way to `time`
+    shown = 0; // where the cursor is drawn, on its way to `time`
 
     constructor(root) {
       this.variants = [...root.querySelectorAll("figure")].map((figure) => new Variant(figure));
@@ -84,7 +87,7 @@
       this.slider = this.panel.querySelector("input");
       this.now = this.panel.querySelector(".now");
       this.slider.max = Math.max(...this.variants.map((variant) => variant.length));
-      this.draw(-1);
+      this.go(this.times[0], true);
       this.panel.hidden = false;
       this.panel.addEventListener("click", (event) => {
         const action = event.target.closest("[data-do]")?.dataset.do;
@@ -126,7 +129,7 @@
 
     /** Go to the next or the previous event; return false if there is none. */
     advance(by) {
-      const time = this.time ?? -1;
+      const { time } = this;
       const next = by > 0 ? this.times.find((one) => one > time) : this.times.findLast((one) => one < time);
       if (next !== undefined) this.go(next);
       return next !== undefined;
@@ -166,7 +169,7 @@
         this.pause();
         return;
       }
-      if (this.time === this.times.at(-1)) this.time = undefined;
+      if (this.time === this.times.at(-1)) this.go(this.times[0], true);
       this.button.textContent = this.button.dataset.pause;
       this.timer = setInterval(() => this.advance(1) || this.pause(), DWELL);
       this.advance(1);

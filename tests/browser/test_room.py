@@ -9,8 +9,8 @@ from playwright.sync_api import Page, Route, expect
 from shop.administration.sale_management import open_now
 from shop.models import Sale, User
 from tests.browser.conftest import every_look, problems
-from waiting_room.estimate import estimate
 from waiting_room.service import set_inlet
+from waiting_room.views import estimate
 
 ROOM = "/sales/backpack/room/"
 STATUS: dict[str, Any] = {
@@ -176,7 +176,7 @@ def test_estimate_rises_only_with_a_reason(people):
     expect(shown).to_have_text("8 to 12 minutes")
     status["inlet"] = 50
     status["joined"] = 1001
-    expect(page.locator("[data-view=waiting] td[data-n=joined]")).to_have_text("1,001")
+    expect(page.locator("[data-view=waiting] td[data-n=waiting]")).to_have_text("1,001")
     expect(shown).to_have_text("8 to 12 minutes")
     status |= {"reason": "slowed", "changed": 1}
     expect(shown).to_have_text("16 to 24 minutes")

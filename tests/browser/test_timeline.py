@@ -23,9 +23,9 @@ def test_arrow_keys_step_from_event_to_event(people):
     page.goto(FENCE)
     player = page.locator("[data-player]").first
     now, picture = player.locator(".now"), player.locator(".scroll").first
-    expect(now).to_contain_text("The arrow keys step")
+    expect(player.locator(".keys")).to_contain_text("The arrow keys step")
     cursor = player.locator("svg > g:first-of-type > .cursor").first
-    expect(cursor).to_have_attribute("visibility", "hidden")
+    expect(cursor).to_have_attribute("visibility", "visible")
     broken, repaired = recorded()
     order = sorted(
         [("Broken", one) for one in broken] + [("Repaired", one) for one in repaired],
@@ -34,11 +34,11 @@ def test_arrow_keys_step_from_event_to_event(people):
     picture.focus()
     ring = picture.evaluate("one => getComputedStyle(one).outlineStyle")
     assert ring == "solid"
-    for _label, sentence in order[:6]:
-        page.keyboard.press("ArrowRight")
+    for step, (_label, sentence) in enumerate(order[:6]):
+        if step:  # the first state is shown before any key
+            page.keyboard.press("ArrowRight")
         expect(now).to_contain_text(sentence.text)
         expect(player.locator("input")).to_have_value(str(sentence.at))
-    expect(cursor).to_have_attribute("visibility", "visible")
     page.keyboard.press("ArrowLeft")
     expect(now).to_contain_text(order[4][1].text)
     page.keyboard.press("End")
@@ -51,9 +51,9 @@ def test_arrow_keys_step_from_event_to_event(people):
     expect(player.locator("output").first).to_have_text("0 → 0: 2 of 1 sold")
     page.keyboard.press("Home")
     expect(now).to_contain_text(order[0][1].text)
-    expect(player.locator("output").first).to_have_text("–")
+    expect(player.locator("output").first).to_have_text("1")
     other = page.locator("[data-player]").nth(1)
-    expect(other.locator("[aria-current]")).to_have_count(0)
+    expect(other.locator("[aria-current]").first).to_be_attached()
 
 
 def test_each_process_shows_its_line_of_code(people):
@@ -61,7 +61,7 @@ def test_each_process_shows_its_line_of_code(people):
     page.goto(FENCE)
     figure = page.locator("[data-player] figure").first
     line = figure.locator(".state li", has_text=re.compile("^Buyer A|^buyer A")).first
-    expect(line.locator("code")).to_have_text("")
+    expect(line.locator("code")).not_to_have_text("")
     figure.locator(".scroll").focus()
     code = ""
     [story, _repaired] = recorded()
@@ -87,7 +87,7 @@ def test_playback_runs_and_pauses_by_button_and_space(people):
     current = player.locator("[aria-current=step]")
     player.get_by_role("button", name="Play").click()
     expect(player.get_by_role("button", name="Pause")).to_be_visible()
-    expect(current).to_have_count(1)
+    expect(current).to_have_count(2)
     first = player.locator(".now").text_content()
     page.clock.run_for(1600)
     expect(player.locator(".now")).not_to_have_text(first or "")

@@ -53,10 +53,11 @@ def schedule_jobs(run: Run) -> None:
         task, due = celery.tasks[names["settle_accounts"].name], datetime.now(UTC)
         for _ in range(2):
             task.apply(headers={runs.HEADER: due.isoformat()}).get()
+            names["every_hour"]()
     finally:
         import_module("shop.celery").app.set_current()
         celery.close()
-    assert written == [[due]]
+    assert written == [[due], [due.replace(minute=0, second=0, microsecond=0)]]
 
 
 def cache_values(run: Run) -> None:
@@ -109,7 +110,8 @@ def views_and_tasks(run: Run) -> None:
         names["remind"].delay(42)
         assert reminded == [42]
         assert names["request_rebuild"](7) != names["request_rebuild"](7)
-        assert reminded == [42, 7, 7]
+        assert names["request_restock"](8)
+        assert reminded == [42, 7, 7, 8]
         assert names["pay"](RequestFactory().post("/"), 42).content == b"paid 42"
         assert names["invoice"](RequestFactory().post("/"), 42).status_code == 202
         ((pk, (epoch, token)),) = written
@@ -135,7 +137,7 @@ EXAMPLES: dict[str, Callable[[Run], None]] = {
     "docs/how-to/cache-values.md": cache_values,
     "docs/how-to/idempotent-requests.md": idempotent_requests,
     "docs/how-to/schedule-jobs.md": schedule_jobs,
-    "docs/library/README.md": page_without_project,
+    "locking/README.md": page_without_project,
     "docs/library/choose-a-lock.md": page_without_project,
     "docs/library/guarantees.md": guarantees,
     "docs/library/semaphores.md": shared_locks,

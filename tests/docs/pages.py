@@ -13,6 +13,7 @@ CURRENT = [
     *sorted(ROOT.glob("README*.md")),
     ROOT / "CONTRIBUTING.md",
     ROOT / "tests/README.md",
+    ROOT / "locking/README.md",
     *sorted(set(DOCS.rglob("*.md")) - set(HISTORY)),
 ]
 PAGES = [*CURRENT, *HISTORY]

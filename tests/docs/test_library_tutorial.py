@@ -23,7 +23,7 @@ from tests.docs.pages import BLOCKS, ROOT, Block
 PAGE = "docs/library/tutorial.md"
 MINUTES = 5
 """From the empty folder to the last line of the page."""
-SOURCES = ("pyproject.toml", "LICENSE", "docs/library/README.md")
+SOURCES = ("pyproject.toml", "LICENSE")
 WRITES = "write_report()"
 ACTIVATE = ". .venv/bin/activate\n"
 
@@ -195,8 +195,21 @@ def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
     output, _ = again.communicate("\n", timeout=60)
     reader.compare(output)
     assert reader.blocks == [], "a block of the page was not run"
+    run_example(reader)
     print(f"a held lock was seen and released in the admin after {took:.0f} s")  # noqa: T201
     assert took < 60 * MINUTES
+
+
+def run_example(reader: Reader) -> None:
+    """Run the project of one file from the wheel; without the lock it must lose updates."""
+    example = [reader.folder / ".venv/bin/python", ROOT / "examples/one_file.py"]
+    done = subprocess.run(
+        example, cwd=reader.folder, env=reader.env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    without, locked = re.findall(r"lock: (\d+) left of 100", done.stdout)
+    assert int(without) > 0
+    assert int(locked) == 0
 
 
 def test_control_other_output_is_found(reader: Reader) -> None:

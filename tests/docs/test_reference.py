@@ -1,5 +1,6 @@
 """The generated parts of the docs are current, and the reference of the library is complete."""
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,3 +48,23 @@ def test_page_on_which_lock_quotes_the_measurements() -> None:
         assert found
         assert found[1] in page, "the ratio to the floor"
         assert f"{found[2]} ms" in " ".join(page.split()), "the wave"
+
+
+def test_texts_of_the_troubleshooting_page_are_in_the_code() -> None:
+    page = (ROOT / "docs/library/troubleshooting.md").read_text()
+    texts = [row.removeprefix("| `") for row in re.findall(r"^\| `.*?`(?= \|)", page, re.M)]
+    assert len(texts) > 15
+    constants = "\0".join(
+        str(node.value)
+        for file in (ROOT / "locking").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+    )
+    known = re.sub(r"%[sdr]|%\.?\d*[fg]", "\0", constants)
+    parts = {part.strip(" `") for text in texts for part in re.split("…", text)}
+    assert {part for part in parts if part not in known} == set()
+
+
+def test_readme_of_the_wheel_stands_alone() -> None:
+    text = (ROOT / "locking/README.md").read_text()
+    assert re.findall(r"\]\((?!https://)", text) == [], "dead on the package index"

@@ -28,6 +28,7 @@ pytest_plugins = ["locking.testing.fixtures"]
 TESTS = """
 import pytest
 from locking import locks
+from locking.testing.memory import held_elsewhere
 
 pytestmark = pytest.mark.usefixtures("no_locks_left")
 
@@ -42,6 +43,17 @@ def test_lock_is_left_without_a_clock():
 
 def test_lock_left_by_another_test_does_not_count():
     assert locks["default"].lock("invoice:43").lease is not None
+
+
+@pytest.mark.usefixtures("no_keys_left")
+def test_key_is_left_by_what_this_process_no_longer_holds(lock_clock):
+    locks["default"].lock("invoice:44").try_acquire().forget()
+
+
+@pytest.mark.usefixtures("no_keys_left")
+def test_no_key_is_left(lock_clock):
+    with held_elsewhere("invoice:45", "default"), locks["default"].lock("invoice:46"):
+        pass
 """
 
 
@@ -147,6 +159,7 @@ def test_fixtures_serve_a_project_of_its_own(tmp_path: Path) -> None:
         check=False,
     )
     report = done.stdout
-    assert "3 passed, 2 errors" in report, report
+    assert "5 passed, 3 errors" in report, report
     assert "still locked at the end of the test: 'invoice:42' in 'default'" in report
     assert "still locked at the end of the test: 'invoice:43' in 'default'" in report
+    assert "left in its store at the end of the test: 'invoice:44' in 'default'" in report

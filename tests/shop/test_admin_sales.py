@@ -199,7 +199,7 @@ def test_new_form_proposes_times(amy):
     initial = page.context["adminform"].form.initial
     assert timezone.now() < initial["opens_at"] < timezone.now() + HOUR
     assert initial["closes_at"] == initial["opens_at"] + HOUR
-    assert "All times are UTC+8." in page.text
+    assert "All times are in the time zone Asia/Shanghai, now UTC+8." in page.text
 
 
 def test_preview_shows_the_sale_before_it_opens(amy, cup):

@@ -46,6 +46,8 @@ def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
     room, without = a_room(), a_sale()
     page = amy.get(f"/admin/shop/sale/{room.sale.pk}/change/").text
     assert f'/admin/waiting_room/room/?q={room.sale.slug}">Waiting room: First come' in page
+    for name, value in (("Waiting room", "open"), ("People admitted", 0), ("People waiting", 0)):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
     assert f"/admin/waiting_room/room/add/?sale={without.pk}" in page
 
@@ -96,6 +98,32 @@ def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) ->
     assert "changed successfully" not in page_text
     room.refresh_from_db()
     assert room.message == ""
+
+
+def test_mode_can_change_while_no_one_has_a_place(amy: Client) -> None:
+    """Also after staff and customers looked at the room, and after a reset."""
+    room, customer = a_room(opens_in=60), a_customer().pk
+
+    def change(mode: str) -> str:
+        service.clear()
+        amy.get(LIST)  # shows the state of the room, and so creates it
+        form = {"mode": mode, "message": "", "message_zh": ""}
+        return amy.post(f"{LIST}{room.pk}/change/", form, follow=True).text
+
+    def mode() -> tuple[str, str]:
+        service.clear()
+        row = Room.objects.get()
+        return row.mode, service.record_of(room=row)["mode"]
+
+    change("lottery")
+    assert mode() == ("lottery", "lottery")
+    service.join(sale=room.sale, customer_id=customer)
+    assert "Customers have places. Reset the room first." in change("arrival")
+    assert mode() == ("lottery", "lottery")
+    assert service.place_of(sale=room.sale, customer_id=customer) is not None
+    act(amy, "reset", room, confirm=room.sale.slug, reason="The wrong mode")
+    change("arrival")
+    assert mode() == ("arrival", "arrival")
 
 
 def test_reset_is_confirmed(amy: Client) -> None:

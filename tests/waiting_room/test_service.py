@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.core.exceptions import ValidationError
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -15,8 +14,8 @@ from shop.errors import BadInput, ServiceUnavailable
 from shop.models import User
 from shop.purchase import admission
 from tests.shop.making import a_customer
-from tests.waiting_room.rooms import a_room
-from waiting_room import service, store
+from tests.waiting_room.rooms import a_room, open_now
+from waiting_room import service, store, tasks
 from waiting_room.models import Room
 from waiting_room.service import join, pause, place_of, reset, resume, set_inlet
 
@@ -49,6 +48,17 @@ def test_place_is_kept() -> None:
     assert (place.position, place.admitted, len(place.ticket)) == (1, False, 16)
     seen = service.status_of(sale=sale)
     assert (seen.state, seen.joined, seen.serving, seen.poll) == ("before", 2, 0, 1)
+
+
+def test_people_are_admitted_although_no_one_looks() -> None:
+    room, people = a_room(opens_in=600, inlet=600), [1, 2, 3]
+    for customer in people:
+        join(sale=room.sale, customer_id=customer)
+    open_now(room.sale)
+    room = Room.objects.get()
+    assert store.having_turn(room=room, of=people) == []
+    tasks.admit()
+    until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
 
 
 def test_status_follows_the_stock() -> None:
@@ -107,19 +117,6 @@ def test_bad_inlet_changes_nothing(staff) -> None:
         set_inlet(room=room, per_minute=1_000_001, staff=staff)
     assert (Room.objects.get().inlet_per_minute, status(room).inlet) == (60, 60)
     assert not LogEntry.objects.exists()
-
-
-def test_mode_cannot_change_while_customers_have_places(staff) -> None:
-    room = a_room(opens_in=60)
-    room.full_clean()
-    join(sale=room.sale, customer_id=1)
-    room.mode = Room.Mode.LOTTERY
-    with pytest.raises(ValidationError):
-        room.full_clean()
-    reset(room=room, reason="another order", staff=staff)
-    room.refresh_from_db()
-    room.mode = Room.Mode.LOTTERY
-    room.full_clean()
 
 
 def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> None:

@@ -13,10 +13,9 @@ from devservers.faults.waiting import until
 from shop.models import Sale
 from shop.purchase import admission
 from tests.shop.conftest import in_force
-from tests.shop.making import a_customer, a_sale, signed_in
+from tests.shop.making import a_customer, a_sale, buy, signed_in
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import service, store, views
-from waiting_room.estimate import estimate
 
 __all__ = ["in_force"]
 pytestmark = pytest.mark.django_db
@@ -81,6 +80,22 @@ def test_customer_whose_turn_is_over_joins_again(settings, monkeypatch) -> None:
     assert second.post(url(sale, "join/"), headers=JSON).json()["position"] == 4
     assert first.post(url(sale, "join/"), headers=JSON).json()["position"] == 5
     assert view_of(first, sale) == "waiting"
+
+
+def test_turn_is_over_for_those_who_bought_all_they_may(settings) -> None:
+    """And those who are admitted do not count as people who wait."""
+    settings.WAITING_ROOM_TURN_SECONDS = 10**6
+    sale = a_room(opens_in=-1, stock=1, limit=1, inlet=60_000).sale
+    buyer, second, third = clients = [signed_in() for _ in range(3)]
+    for client in clients:
+        client.post(url(sale, "join/"))
+    until(lambda: view_of(second, sale) == "turn", "the turns of the first two")
+    assert '<td data-n="waiting">1</td>' in third.get(url(sale)).text
+    assert view_of(buyer, sale) == "turn"
+    order = buy(buyer, sale)["Location"]
+    assert view_of(buyer, sale) == "bought"
+    assert f'href="{order}">See your order' in buyer.get(url(sale)).text
+    assert "your turn" not in buyer.get(sale.get_absolute_url()).text
 
 
 def test_status_is_the_same_for_all_and_small() -> None:
@@ -227,12 +242,12 @@ def test_room_is_closed_while_the_database_is_down(monkeypatch) -> None:
     ],
 )
 def test_estimate(position: int, serving: int, inlet: int, minutes: tuple[int, int]) -> None:
-    assert estimate(position=position, serving=serving, inlet_per_minute=inlet) == minutes
+    assert views.estimate(position=position, serving=serving, inlet_per_minute=inlet) == minutes
 
 
 def test_estimate_never_rises() -> None:
     ranges = [
-        estimate(position=997, serving=serving, inlet_per_minute=77) for serving in range(998)
+        views.estimate(position=997, serving=serving, inlet_per_minute=77) for serving in range(998)
     ]
     assert ranges == sorted(ranges, reverse=True)
     assert sorted(high for _, high in ranges) == [high for _, high in reversed(ranges)]

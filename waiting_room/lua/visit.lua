@@ -13,7 +13,8 @@ local state, places, order, turns, tried = unpack(KEYS)
 local opens, closes, left = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local turn, customer, verb = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local AHEAD = 2 -- turns at a time for each unit that is left; one after the first sell-out
-local MAX_GAP = 10000 -- ms; after a longer interruption, admission does not catch up in a burst
+local MAX_GAP = 10000 -- ms, twice the pause of waiting_room.tasks.admit; admission does not catch
+-- up with a longer interruption in a burst
 local PERSON = 60000 -- credit of one admission: people per minute x ms
 local KEEP = 7 * 24 * 3600 * 1000 -- ms for which the state is kept after the end of the sale
 

@@ -1,4 +1,7 @@
-"""The classic failures of locks and flash sales, in the order of the course that explains them."""
+"""The classic failures of locks and flash sales, in the order of the course that explains them.
+
+A scenario can be run once a step of `course.py` names it.
+"""
 
 from loadtest.scenarios.catalogue import (  # noqa: F401 - each registers its scenarios
     backend_switch,

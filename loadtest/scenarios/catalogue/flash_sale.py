@@ -10,6 +10,7 @@ from loadtest.recipes.flash_sale import PACE, POPPED, RESERVED
 from loadtest.scenarios.scenario import Facts, scenario
 from loadtest.scenarios.steps import FlashSale
 from loadtest.scenarios.testbed import Testbed
+from shop.models import Order
 
 HOLD = 1.0
 """Seconds of the lock around the payment, and of an order's time to pay; in a shop, minutes."""
@@ -178,9 +179,9 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
         sale.processes["B"].call("acquire", **lock)
         with sale.paying("B"):
             time.sleep(3 * PACE)
-        sale.ask("B", "order")
+        sale.ask("B", "order", status=Order.Status.PAID)
         time.sleep(max(0.0, paid_at - time.monotonic()))
-    sale.ask("A", "order")
+    sale.ask("A", "order", status=Order.Status.PAID)
     return sale.count() | facts
 
 

@@ -12,8 +12,9 @@ from locking.backends.database.sql import MySQL
 from locking.claims import Claim
 from locking.exceptions import LockUnavailable
 
-ROLLED_BACK = {1205, 1213, 3058}
-"""Lock wait timeout, deadlock, user-level lock deadlock."""
+ROLLED_BACK = {1020, 1205, 1213, 3058}
+"""Changed since the snapshot (innodb_snapshot_isolation), lock wait timeout, deadlock, deadlock of
+user-level locks."""
 CONNECTION_LOST = {0, 2006, 2013, 2014, 2026, 2055, 4031, 1053, 1927}
 POLL_SECONDS = 0.02
 """Pause between two attempts in the part of a second that MySQL cannot wait for."""

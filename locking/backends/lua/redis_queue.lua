@@ -1,4 +1,6 @@
--- Shared by redis_take.lua and redis_release.lua, which are appended to it.
+-- The first part of redis_take.lua, redis_release.lua and redis_take_over.lua, which are appended to
+-- it: they use its functions and the locals lock, queue, clock and caller. A token is in ticks here;
+-- the caller appends a hash of the owner to make it the fencing token (full_token in scripts.py).
 --
 -- KEYS  1 lock   hash: owner, token, count, ttl (ms); expires with the grant
 --       2 queue  list of entries "channel ttl floor owner": on the left that of the present or last

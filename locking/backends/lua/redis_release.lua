@@ -1,6 +1,6 @@
 -- Releases the lock and grants it to the next waiter; for a waiter, leaves the queue.
 --
--- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
+-- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua, to which this is appended)
 -- ARGV  1 owner, 2 floor (see there)
 --       3 entry  the waiter's entry to remove, '' for a holder
 -- Returns 1 when the owner had the lock, {owner, token} of the holder for a waiter, else 0

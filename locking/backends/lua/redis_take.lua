@@ -1,7 +1,7 @@
 -- Acquires the lock, or joins the queue and returns how long the lock stays held. It is safe to run
 -- twice: the second run finds the grant or the queue entry of the first.
 --
--- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua)
+-- KEYS  1 lock, 2 queue, 3 clock (see redis_queue.lua, to which this is appended)
 -- ARGV  1 owner, 2 floor (see there)
 --       3 ttl    ms that the grant lasts
 --       4 entry  the queue entry, "channel ttl floor owner"; '' does not wait

@@ -227,6 +227,7 @@ class RedisRequests(Backend):
         return Held(name=claim.name, owner=owner, token=token, since=ticks * TICK)
 
     def _release(self, claim: Claim, entry: str = "") -> tuple[Any, bool]:
+        """Return the reply of RELEASE and whether it was sent twice; see `_run`."""
         try:
             return self._run(RELEASE, claim, self.ticks(), entry)
         except BaseException:

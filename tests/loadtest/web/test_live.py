@@ -42,9 +42,9 @@ def running(db: None) -> Iterator[LabRun]:
         yield run
 
 
-def polled(client: Client, run: LabRun, said: str = "", **progress: Any) -> str:
+def polled(client: Client, run: LabRun, said: str = "", ready: str = "", **progress: Any) -> str:
     LabRun.objects.filter(pk=run.pk).update(**progress)
-    return client.get(f"{run.get_absolute_url()}?oversold={said}", headers=HTMX).text
+    return client.get(f"{run.get_absolute_url()}?oversold={said}&ready={ready}", headers=HTMX).text
 
 
 def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, running: LabRun) -> None:
@@ -64,6 +64,19 @@ def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, runni
     assert 'http-equiv="refresh" content="2"' in whole
     chinese = client.get(running.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "超出库存买到：3" in chinese
+
+
+def test_page_shows_what_is_being_started(client: Client, running: LabRun) -> None:
+    """Up to the first figures; the last step has no mark yet."""
+    page = polled(client, running, progress={"starting": ["redis", "tables"]})
+    steps = re.findall(r"<li>(.*?)</li>", page)
+    assert steps[-2:] == [
+        'The test&#x27;s own Redis starts <span class="good">✓</span>',
+        "The tables are created …",
+    ]
+    assert len(steps) == 4
+    assert polled(client, running, state=LabRun.State.WAITING).count("<li>") == 1
+    assert "Redis starts" not in polled(client, running, progress=moment(sold=1, served=1))
 
 
 def test_overselling_is_announced_once(client: Client, running: LabRun) -> None:
@@ -110,6 +123,13 @@ def test_faults_are_offered_to_staff_and_the_starter(client: Client, running: La
     assert "Kill ZooKeeper" not in page
     assert page.index("Kill Redis") > page.index("</div>", page.index('id="figures"'))
     assert 'value="pause-holder"' not in polled(client, running, progress=moment(1, 1))
+    assert page.count("disabled>") == 4, "no buyer holds a lock yet"
+    locked = polled(client, running, progress=moment(1, 1, backend="redis"))
+    assert locked.count('name="fault"') == 4
+    assert "disabled" not in locked
+    ready = "pause-holder,kill-holder,kill-redis,cut-replication"
+    assert 'value="pause-holder"' not in polled(client, running, ready=ready)
+    assert polled(client, running, ready=ready, progress=moment(5, 60)).count("disabled>") == 4
     LabRun.objects.filter(pk=running.pk).update(plan={**asdict(PLAN), "backends": ["none"]})
     assert "Kill" not in client.get(running.get_absolute_url()).text, "no lock has no holder"
 
@@ -170,10 +190,12 @@ def test_requested_fault_is_in_the_report_with_its_proof(
     assert done.requested_fault == ""
     page = client.get(run.get_absolute_url()).text
     assert "Faults injected into redis + conditional:" in page
+    assert "<strong>Kill Redis</strong>" in page
     assert "ended by SIGKILL</q>" in page
     chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert ">强制终止 Redis</text>" in chinese
     assert ">已恢复</text>" in chinese
+    assert re.search(r"<q>redis，进程 \d+ 已被 SIGKILL 终止</q>", chinese)
 
 
 @pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])

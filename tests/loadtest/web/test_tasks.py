@@ -34,7 +34,7 @@ def worker(database_url, monkeypatch, tmp_path):
 def test_run_of_a_killed_worker_ends(worker, tmp_path):
     run = runs.start(plan=LONG, user=User.objects.create(username="amy", is_staff=True))
     tasks.execute.delay(str(run.pk))
-    until(lambda: runs.get_run(run.pk).progress.get("done", 0) > 0, "sales", seconds=30)
+    until(lambda: runs.get_run(run.pk).progress.get("done", 0) > 0, "sales", seconds=120)
     assert family(tmp_path)
     assert runs.get_run(run.pk).state == LabRun.State.RUNNING
     os.killpg(worker.pid, signal.SIGKILL)

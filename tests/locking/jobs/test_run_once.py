@@ -18,7 +18,7 @@ from django.utils import timezone
 from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, LockUnavailable, locks, policy
 from locking.backends.redis.backend import RedisBackend
-from locking.jobs import runs, times
+from locking.jobs import celery_queue, runs, times
 from locking.jobs.run_once import TIME_LIMIT, current_run, run_once
 from locking.models import JobRun
 from tests.locking.policy.two_backends import apart
@@ -56,7 +56,7 @@ def current_app_kept():
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     executed.clear()
-    monkeypatch.setattr(runs, "current_app", celery)
+    monkeypatch.setattr(celery_queue, "current_app", celery)
 
 
 NOON = timezone.now().replace(minute=0, second=0, microsecond=0)
@@ -106,6 +106,11 @@ class TestIdentity:
         with pytest.raises(LockMisuse, match="No run_once task"):
             tidy()  # the body calls current_run()
         assert not JobRun.objects.exists()
+
+    def test_direct_call_in_another_run_only_calls_the_function(self) -> None:
+        deliver(noon(), act=run_once(lambda: executed.append("called")))
+        assert executed == [(noon(), 1), "called"]
+        assert JobRun.objects.get().duplicates == 0
 
     @pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": "5"}, {"backoff": -1}])
     def test_wrong_options_are_refused(self, options: dict[str, Any]) -> None:
@@ -284,7 +289,7 @@ class TestMessageOfDelay:
     @pytest.fixture
     def publish(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, Any]]]:
         """Send messages with `apply_async`; each call returns what its worker gets."""
-        monkeypatch.setattr("locking.jobs.run_once.current_app", celery)
+        monkeypatch.setattr("locking.jobs.celery_queue.current_app", celery)
         sent: list[dict[str, Any]] = []
 
         def record(headers: dict[str, Any], **message: Any) -> None:
@@ -384,7 +389,7 @@ class TestResend:
             if len(received) == 1:
                 raise ValueError("once more")
 
-        monkeypatch.setattr(runs, "current_app", broker)
+        monkeypatch.setattr(celery_queue, "current_app", broker)
         with start_worker(broker, perform_ping_check=False, pool="solo", queues=["as-sent-slow"]):
             options = {"queue": "as-sent-slow", "priority": 7, "expires": 600}
             as_sent.apply_async(headers={"a": "b"}, **options)

@@ -19,7 +19,7 @@ from redis import Redis as Client
 from devservers import Server
 from devservers.faults.waiting import until
 from locking import LockMisuse, locks
-from locking.jobs.unique import HEADER, UniqueTask, unique
+from locking.jobs.unique import HEADER, unique, unique_task
 from tests.locking.jobs.unique_app import QUEUE, READY, again, app, fail, hard, soft, work
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -212,7 +212,7 @@ def test_message_that_could_not_be_sent_frees_the_key(job: Job, monkeypatch) -> 
 
 
 def test_task_and_backend_that_cannot_be_unique_are_refused(job: Job) -> None:
-    with pytest.raises(LockMisuse, match="base=UniqueTask"):
+    with pytest.raises(LockMisuse, match="put @unique_task below"):
         unique(job.send, "k")
     with pytest.raises(LockMisuse, match="cannot hand over"):
         job.send(using="process")
@@ -227,7 +227,8 @@ def test_eager_task_holds_the_key_while_it_runs(alias: str, caplog) -> None:
     with Celery("eager", set_as_current=False) as celery:
         celery.conf.task_always_eager = True
 
-        @celery.task(shared=False, bind=True, base=UniqueTask)
+        @celery.task(shared=False, bind=True)
+        @unique_task
         def eager(self: Any, number: int) -> None:
             seen.append((number, self.request.headers[HEADER][0]["backend"]))
             again = unique(eager, "k\n" * 200, [number + 1], using=alias)

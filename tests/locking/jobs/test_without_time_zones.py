@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from locking import policy
-from locking.jobs import runs
+from locking.jobs import celery_queue, runs
 from locking.jobs.run_once import current_run, run_once
 from locking.models import JobRun, LockPolicyChange
 from tests.locking.jobs.test_beat import scheduler, sent
@@ -33,7 +33,7 @@ def no_zones() -> None:
 def _no_time_zones(settings, monkeypatch):
     settings.USE_TZ = False
     settings.TIME_ZONE = "Asia/Shanghai"  # unlike UTC, so that a confusion shows
-    monkeypatch.setattr(runs, "current_app", celery)
+    monkeypatch.setattr(celery_queue, "current_app", celery)
     ran.clear()
 
 

@@ -4,17 +4,20 @@ import json
 import os
 from typing import Any
 
+import django
 from celery import Celery
 from celery.signals import worker_ready
 from django.conf import settings
 from redis import Redis
 
-TASK = "locking.jobs.unique:UniqueTask"  # by its name: the settings are not read yet
+django.setup()
+
+from locking.jobs.unique import unique_task  # noqa: E402
+
 QUEUE = "unique-tests"
 READY = "unique worker ready"
 
-app = Celery("unique-tests", broker=settings.REDIS_URL, task_cls=TASK, set_as_current=False)
-app.conf.imports = ["locking.jobs.tasks"]
+app = Celery("unique-tests", broker=settings.REDIS_URL, set_as_current=False)
 app.conf.task_default_queue = QUEUE
 app.conf.broker_connection_retry_on_startup = True
 
@@ -31,27 +34,32 @@ def wait_at(task: Any, gate: str) -> None:
 
 
 @app.task(shared=False, bind=True, name="work")
+@unique_task
 def work(self: Any, gate: str) -> None:
     wait_at(self, gate)
 
 
 @app.task(shared=False, bind=True, name="fail")
+@unique_task
 def fail(self: Any, gate: str) -> None:
     wait_at(self, gate)
     raise ValueError("failed")
 
 
 @app.task(shared=False, bind=True, name="soft", soft_time_limit=1)
+@unique_task
 def soft(self: Any, gate: str) -> None:
     wait_at(self, gate)
 
 
 @app.task(shared=False, bind=True, name="hard", time_limit=1)
+@unique_task
 def hard(self: Any, gate: str) -> None:
     wait_at(self, gate)
 
 
 @app.task(shared=False, bind=True, name="again", max_retries=1)
+@unique_task
 def again(self: Any, gate: str) -> None:
     wait_at(self, gate)
     if not self.request.retries:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from django.test import TestCase
 
 from locking import LockLost, LockMisuse, lock, locks, policy, single_flight
 from locking.idempotency import Attempt
-from locking.testing.calls import passes_in_child
+from locking.testing.calls import in_thread, passes_in_child
 from tests.locking.scripted import scripted, unavailable
 
 every_lock = pytest.mark.parametrize(
@@ -111,6 +111,65 @@ def test_idempotent_request_inside_a_transaction_is_refused():
 def test_value_is_built_inside_a_transaction():
     with transaction.atomic():
         assert single_flight.get_or_build("built:7", lambda: 42, ttl=1) == 42
+
+
+READ = "SELECT balance FROM account"
+
+
+@pytest.fixture
+def account():
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE account (balance INTEGER)")
+        cursor.execute("INSERT INTO account VALUES (10)")
+        yield cursor
+    connection.close()  # its isolation level, too
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE account")
+
+
+def withdraw_in_another_process() -> None:
+    with locks["redis"].lock("account:1"), connection.cursor() as cursor:
+        cursor.execute("UPDATE account SET balance = balance - 1")
+    connection.close()
+
+
+@committing
+@pytest.mark.only("mysql")
+@pytest.mark.parametrize(
+    ("isolation", "refuses", "reads_first", "suffix", "left"),
+    [
+        ("REPEATABLE READ", "OFF", True, "", 9),  # the other withdrawal is overwritten
+        ("REPEATABLE READ", "ON", True, "", None),  # error 1020
+        ("REPEATABLE READ", "OFF", True, "FOR UPDATE", 8),
+        ("REPEATABLE READ", "OFF", False, "", 8),
+        ("REPEATABLE READ", "ON", False, "", 8),
+        ("READ COMMITTED", "ON", True, "", 8),
+    ],
+)
+def test_lock_until_commit_after_the_snapshot(
+    account, isolation, refuses, reads_first, suffix, left
+):
+    """A transaction that has read before it acquires reads what was before the former holder."""
+    account.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    account.execute(f"SET SESSION innodb_snapshot_isolation = {refuses}")
+
+    def withdraw() -> None:
+        with transaction.atomic():
+            if reads_first:
+                account.execute(READ)
+            in_thread(withdraw_in_another_process)
+            with locks["redis"].lock("account:1", timeout=5, until="commit"):
+                account.execute(f"{READ} {suffix}")
+                account.execute("UPDATE account SET balance = %s", [account.fetchone()[0] - 1])
+
+    if left is None:
+        with pytest.raises(OperationalError, match="1020"):
+            withdraw()
+    else:
+        withdraw()
+    assert not locks["redis"].lock("account:1").locked()
+    account.execute(READ)
+    assert account.fetchone()[0] == (left or 9)
 
 
 class TestInDjangosTestCase(TestCase):

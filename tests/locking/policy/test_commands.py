@@ -51,7 +51,9 @@ def test_lock_policy_shows_no_mode_in_a_project_without_modes(settings) -> None:
         manage("lock_policy", "switch", "old", "--mode", "checked")
 
 
-@pytest.mark.parametrize("command", ["lock_policy history", "lock_policy show", "prune_locking"])
+@pytest.mark.parametrize(
+    "command", ["lock_policy history", "lock_policy show", "prune_locking", "resend_runs"]
+)
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
 def test_database_that_is_down_is_reported_without_a_traceback(kind, command) -> None:
     def refuse(*args: object) -> None:

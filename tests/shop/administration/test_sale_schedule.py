@@ -13,7 +13,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from inventory.models import Stock
-from locking.jobs.run_once import is_run_once
+from locking.jobs.delivery import is_run_once
 from shop import tasks
 from shop.administration import alerts
 from shop.models import User

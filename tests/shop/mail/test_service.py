@@ -22,11 +22,12 @@ from shop.mail import service
 from shop.mail.models import Message
 from shop.mail.service import ATTEMPTS, remind, send_mail
 from shop.models import Order, Sale, User
+from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order
 from shop.payments.service import approve, refund_payments, start_payment
 from tests.shop.admin_pages import times
 from tests.shop.mail.inbox import Inbox, parts
-from tests.shop.making import a_sale, signed_in
+from tests.shop.making import ADDRESS, a_sale, signed_in
 from tests.shop.purchases import buy
 
 pytestmark = pytest.mark.stores
@@ -56,6 +57,16 @@ def pay_too_late(li: User) -> None:
     assert refund_payments() == 1
 
 
+def ship(li: User) -> None:
+    pay(li)
+    Order.objects.update(closed_at=timezone.now() - service.WINDOW)
+    order = Order.objects.get()
+    abroad = {"name": "Li Lei", "street": "1 Elm Street", "city": "York"}
+    save_address(order=order, lines={**ADDRESS, **abroad})
+    assert send_mail() == 0, "it is not shipped yet"
+    assert mark_shipped(sale=order.sale, printed={order.pk: 1}) == 1
+
+
 def ask_for_a_reminder(li: User) -> None:
     sale = a_sale(opens_in=1800)
     assert "Remind me when it opens" in signed_in(li).get(f"/sales/{sale.slug}/").text
@@ -74,6 +85,7 @@ EVENTS = {
     pay: ("Order .* is confirmed", "订单 .* 已确认", "Thank you"),
     nearly_expire: ("Pay by ..:.. to keep your order", "请在 ..:.. 前付款", "Reserved for you"),
     pay_too_late: ("Refund for order", "退款通知", "You cancelled this order"),
+    ship: ("Order .* is on its way", "订单 .* 已发货", "Shipped to"),
     ask_for_a_reminder: ("Kettle: on sale at ..:..", "Kettle：..:.. 开抢", "Starts in"),
     forget_the_password: ("Set a new password", "设置新密码", "Set a new password"),
 }

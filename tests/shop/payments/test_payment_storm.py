@@ -126,10 +126,12 @@ def crash_until(
         counts["rounds"] += 1
         for server in servers:
             done.wait(pause)
-            for pid in server.children():
+            server.pause()  # or it would start another child, which keeps the port
+            children = server.children()
+            server.kill()
+            for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            server.kill()
             counts[f"{server.name} killed"] += 1
             server.launch()
             server.wait_ready(PATIENCE)

@@ -124,6 +124,56 @@ def test_refunded_units_of_a_queued_sale_can_be_reserved_again() -> None:
     assert_sound(sale, held=2, left=0)
 
 
+def ship(order: Order) -> None:
+    save_address(order=order, lines=ADDRESS)
+    mark_shipped(sale=order.sale, printed={order.pk: 1})
+
+
+def end(order: Order) -> None:
+    Sale.objects.update(closes_at=timezone.now())
+
+
+KEPT = {
+    "shipped": (ship, "li", 409),
+    "sale has ended": (end, "li", 409),
+    "of someone else": (lambda order: None, "wang", 404),
+    "refunded by staff": (lambda order: refund_order(order=order), "li", 409),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_customer_cannot_return_an_order(sale, order, li, case) -> None:
+    change, name, status = KEPT[case]
+    change(order)
+    before = count(sale), Payment.objects.get().status
+    customer = signed_in(li if name == "li" else User.objects.create(username=name))
+    page = order.get_absolute_url()
+    assert customer.post(f"{page}refund/", {"idempotency_key": "k"}).status_code == status
+    assert (count(sale), Payment.objects.get().status) == before
+    assert f"{page}refund/" not in customer.get(page).text
+
+
+def test_customer_returns_a_paid_order_once(sale, order, li) -> None:
+    customer = signed_in(li)
+    url = f"{order.get_absolute_url()}refund/"
+    assert url in customer.get(order.get_absolute_url()).text
+    for _ in range(2):
+        done = customer.post(url, {"idempotency_key": "k"})
+        assert (done.status_code, done.headers["Location"]) == (303, order.get_absolute_url())
+    assert (count(sale), Payment.objects.get().status) == ((5, 0), "refunding")
+    page = customer.get(order.get_absolute_url()).text
+    assert "This order was cancelled." in page
+    assert "We are refunding" in page
+    assert url not in page
+
+
+def test_unpaid_order_is_not_returned(sale, li) -> None:
+    order = buy(sale, customer=li).order
+    url = f"{order.get_absolute_url()}refund/"
+    assert signed_in(li).post(url, {"idempotency_key": "k"}).status_code == 409
+    assert Order.objects.get().status == "pending"
+
+
 def staff_with(*names: str) -> Client:
     user = User.objects.create(username="-".join(names), is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=names))

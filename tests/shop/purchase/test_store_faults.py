@@ -84,6 +84,7 @@ def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monke
 
 CODES: dict[str, dict[str, str]] = {
     "mysql": {
+        "1020": "record has changed since last read",
         "1021": "disk full",
         "1040": "too many connections",
         "1114": "table full",
@@ -155,7 +156,9 @@ def test_row_17_database_refuses(sale, li, code) -> None:
 
 @pytest.mark.only("mysql", "postgresql")
 @pytest.mark.faults(row=17, backend="database")
-@pytest.mark.parametrize("code", [code for code in HERE if code in ("1213", "40P01", "40001")])
+@pytest.mark.parametrize(
+    "code", [code for code in HERE if code in ("1020", "1213", "40P01", "40001")]
+)
 def test_row_17_deadlock_is_retried(sale, li, code) -> None:
     with answering(code, once=True):
         assert buy(li, sale).status_code == 303

@@ -1,4 +1,4 @@
-"""The backend switched while real processes buy (F9, FAULTS row 25)."""
+"""The backend switched while real processes buy (row 25 of the fault suite)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -16,6 +16,7 @@ from shop.models import Order, Payment, Sale, User
 from shop.orders.service import cancel_order, expire_unpaid_orders
 from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
+from shop.urls import urlpatterns
 from tests.shop import purchases
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.queued import consume
@@ -81,7 +82,7 @@ STATES = {
         ("✕ Expired", True),
     ),
     "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
-    "refunded": (refund, "The shop cancelled this order.", ("↩ Cancelled", True)),
+    "refunded": (refund, "This order was cancelled.", ("↩ Cancelled", True)),
 }
 
 
@@ -94,6 +95,7 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     assert steps(page) == [("Reserved", not last[1]), last]
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
+    assert ("/refund/" in page) == (state == "paid")
 
 
 def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
@@ -133,6 +135,15 @@ def test_order_names_the_lock_of_its_purchase(li, shop, settings, fulfilment, ba
     assert "Back to the sale" in page
 
 
+def test_order_page_of_a_shop_without_the_lab_names_no_lock(shop, order, settings):
+    """A merchant's customers have no use for it."""
+    assert "for the lock" in shop.get(order.get_absolute_url()).text
+    *without_lab, lab = urlpatterns
+    assert lab.urlconf_name.__name__ == "loadtest.web.urls"
+    settings.ROOT_URLCONF = tuple(without_lab)
+    assert "for the lock" not in shop.get(order.get_absolute_url()).text
+
+
 def test_order_of_an_earlier_version_names_no_lock(shop, order):
     Order.objects.update(lock=None)
     assert (
@@ -163,7 +174,7 @@ def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment):
 
 
 WHY_REFUNDED = {
-    Order.Status.REFUNDED: "Refund",
+    Order.Status.REFUNDED: "Refund ·",
     Order.Status.PAID: "You paid this order twice.",
     Order.Status.EXPIRED: "Your payment arrived too late.",
 }

@@ -21,6 +21,11 @@ from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.on_servers import OnServer, Rows, Sessions
 from tests.locking.backends.store_drivers import MariaDbDriver, MariaDbSessions
 
+ROLL_BACK = (
+    "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
+    "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'Repeat it'"
+)
+
 
 @pytest.mark.only("sqlite")
 class TestDatabase(Contract):
@@ -124,13 +129,11 @@ class TestRows(Rows, OnMariaDb):
         assert in_thread(acquire_and_release, limited, name, 5)
 
     @pytest.mark.faults(row=17)
-    def test_1213_deadlock_is_retried(self, locks: LockStore, name: str) -> None:
+    @pytest.mark.parametrize("code", [1213, 1020], ids=["deadlock", "changed since snapshot"])
+    def test_statement_rolled_back_is_retried(self, locks: LockStore, name: str, code: int) -> None:
         root = self.database.connect()
         assert in_thread(acquire_and_release, locks, name, 5)
-        root(
-            "CREATE TRIGGER deadlock BEFORE UPDATE ON locking_lockrow FOR EACH ROW "
-            "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'"
-        )
+        root(ROLL_BACK.format(code=code))
         try:
             with ThreadPoolExecutor(1) as pool:
                 before = root.requests()

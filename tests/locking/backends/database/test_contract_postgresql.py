@@ -5,9 +5,12 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from django.db import connections, transaction
+from pytest_django.plugin import DjangoDbBlocker
 
 from devservers import PostgreSql
 from devservers.faults.full_disk import FullDisk
@@ -172,6 +175,26 @@ class TestBehindPgBouncer(Contract):
                 assert not any(wait.done() for wait in waits)
             assert all(wait.result(WAIT_TIMEOUT) for wait in waits)
         direct.close()
+
+
+def test_pool_of_psycopg_serves_django_and_never_a_lock(
+    alias: str, django_db_blocker: DjangoDbBlocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only connection is in a transaction; a lock on it would be undone with that."""
+    pool = {"min_size": 1, "max_size": 1, "timeout": 5}
+    monkeypatch.setitem(connections.settings[alias], "OPTIONS", {"pool": pool})
+    django, locks = connections[alias], create("beside", {"BACKEND": Rows.path, "LOCATION": alias})
+    with django_db_blocker.unblock(), closing(locks):
+        try:
+            with transaction.atomic(using=alias):
+                assert django.pool.get_stats()["pool_size"] == 1
+                with locks.lock("beside", timeout=5):
+                    assert not in_thread(acquire_and_release, locks, "beside", 0)
+                transaction.set_rollback(True, using=alias)
+            assert acquire_and_release(locks, "beside", 0)
+        finally:
+            django.close()
+            django.close_pool()
 
 
 class TestSession(Sessions, OnPostgreSql):

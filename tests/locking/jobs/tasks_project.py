@@ -1,0 +1,106 @@
+"""Tasks on a backend of Django's Tasks, and `main`: a process that enqueues them for a test.
+
+The effect of a task is a row, which is counted. A task with a gate adds itself to the Redis list
+`started` and waits for an entry in the list that the gate names.
+"""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import django
+from celery import Celery
+from django.conf import settings
+from django.db import connection
+from redis import Redis
+
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+app = Celery("tasks", broker=os.environ["REDIS_URL"], set_as_current=False)
+app.conf.task_default_queue = f"tasks-{os.environ.get('TASKS_QUEUE')}"
+app.conf.broker_connection_retry_on_startup = True
+if not settings.configured or os.environ["DJANGO_SETTINGS_MODULE"].endswith("tasks_settings"):
+    django.setup()
+
+from locking.jobs import runs  # noqa: E402
+from locking.jobs.run_once import current_run, enqueue_run, run_once  # noqa: E402
+from locking.jobs.unique import unique, unique_task  # noqa: E402
+
+FIRST = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+GATE_TIMEOUT = 60
+
+
+def wait_at(gate: str) -> None:
+    redis = Redis.from_url(os.environ["REDIS_URL"], socket_timeout=None)
+    redis.rpush("started", json.dumps({"gate": gate, "pid": os.getpid()}))
+    redis.blpop([gate], timeout=GATE_TIMEOUT)
+
+
+def affect(name: str, number: int, attempt: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effect VALUES (%s, %s, %s)", [name, number, attempt])
+
+
+@task
+@run_once(attempts=3, backoff=0.5)
+def once(number: int, gate: str = "") -> None:
+    run = current_run()
+    if gate and run.attempt == 1:
+        wait_at(gate)
+    with run.finish():
+        affect("once", number, run.attempt)
+
+
+@task
+def control(number: int) -> None:
+    affect("control", number, 1)
+
+
+@task
+@unique_task
+def keyed(gate: str) -> None:
+    wait_at(gate)
+    affect("keyed", 0, 1)
+    if gate.endswith("fails"):
+        raise ValueError(gate)
+
+
+def create() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE effect (name VARCHAR(9), number INTEGER, attempt INTEGER)")
+
+
+def send(number: int, every: int) -> None:
+    """Enqueue both tasks for each scheduled time; one in `every` waits at a gate."""
+    for one in range(number):
+        gate = "" if one % every else f"gate-{one}"
+        enqueue_run(once, [one, gate], scheduled_for=FIRST + timedelta(seconds=one))
+        if one < 5:
+            control.enqueue(one)
+
+
+def send_keyed(key: str, gate: str) -> bool:
+    return unique(keyed, key, [gate]) is not None
+
+
+def resend() -> int:
+    return runs.resend_unfinished()
+
+
+def effects(name: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT number, attempt FROM effect WHERE name = %s", [name])
+        return list(cursor.fetchall())
+
+
+def main() -> None:
+    """Execute the functions that standard input names, one a line, and print their results."""
+    runs.RESEND_INTERVAL = timedelta(seconds=3)
+    for line in sys.stdin:
+        name, *args = json.loads(line)
+        print(json.dumps(globals()[name](*args)), flush=True)  # noqa: T201

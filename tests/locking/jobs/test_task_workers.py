@@ -1,0 +1,199 @@
+"""`run_once` and `unique` on Django's Tasks, with workers that are killed and stopped.
+
+On every task backend that is installed; django-tasks-db always is.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+from redis import Redis
+
+from devservers import MariaDb, Server, start_all, stop_all
+from devservers.faults.waiting import until
+from tests.locking.jobs.tasks_settings import INSTALLED
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT = 90.0
+MAIN = "from tests.locking.jobs.tasks_project import main; main()"
+WORKERS = {
+    "django_tasks_db": ("django", "db_worker", "--interval=0.1", "--no-startup-delay"),
+    "django_ox": ("django", "ox_worker", "--interval=0.1"),
+    "django_tasks_celery": (
+        *("celery", "-A", "tests.locking.jobs.tasks_project:app", "worker"),
+        *("-P", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+    ),
+}
+
+
+class Worker(Server):
+    """A worker of a task backend, which executes one task at a time."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.backend = backend
+
+    @property
+    def url(self) -> str:
+        return f"{self.backend}-{self.port}@localhost"
+
+    def command(self) -> list[str]:
+        named = ["-n", self.url] if self.backend == "django_tasks_celery" else []
+        return [sys.executable, "-m", *WORKERS[self.backend], *named]
+
+    def is_ready(self) -> bool:
+        return True  # a test waits for what it executes
+
+
+class Sender:
+    """A process of the project that enqueues tasks."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", MAIN]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def send(self, *call: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(call) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.process.stdout
+        return json.loads(self.process.stdout.readline())
+
+    def call(self, *call: object) -> Any:
+        self.send(*call)
+        return self.receive()
+
+
+class Site:
+    """The database, two senders and three workers of a project on one task backend."""
+
+    def __init__(self, backend: str, redis: Redis) -> None:
+        self.redis = redis
+        self.senders = [Sender(), Sender()]
+        self.workers = [Worker(backend) for _ in range(3)]
+
+    def call(self, *call: object) -> Any:
+        return self.senders[0].call(*call)
+
+    def started(self) -> dict[str, Any] | None:
+        """Return the next task that waits at a gate, and its worker."""
+        entry = self.redis.lpop("started")
+        if not entry:
+            return None
+        found: dict[str, Any] = json.loads(entry)
+        (worker,) = (one for one in self.workers if one.pid == found["pid"])
+        return {**found, "worker": worker}
+
+    def open(self, gate: str) -> None:
+        self.redis.rpush(gate, "go")
+
+    def close(self) -> None:
+        stop_all(self.workers)
+        for sender in self.senders:
+            sender.process.kill()
+            sender.process.communicate()
+
+
+@pytest.fixture(params=INSTALLED or ["django_tasks_db"])
+def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    name = f"tasks_{time.time_ns()}"
+    mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    added = {
+        "DATABASE_URL": f"{mariadb.url.rpartition('/')[0]}/{name}",
+        "DJANGO_SETTINGS_MODULE": "tests.locking.jobs.tasks_settings",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "TASKS_BACKEND": request.param,
+        "TASKS_QUEUE": name,
+    }
+    for variable, value in added.items():
+        monkeypatch.setenv(variable, value)
+    migrate = [sys.executable, "-m", "django", "migrate", "--verbosity=0", "--skip-checks"]
+    subprocess.run(migrate, check=True, timeout=120)
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        redis.delete("started")
+        made = Site(request.param, redis)
+        try:
+            made.call("create")
+            yield made
+        finally:
+            made.close()
+            mariadb.execute(f"DROP DATABASE {name}")
+
+
+@pytest.mark.parametrize(
+    ("number", "every"), [(40, 10), pytest.param(1000, 25, marks=pytest.mark.long)]
+)
+def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> None:
+    """Two senders enqueue every run; each gate is a run whose worker is killed or stopped."""
+    for sender in site.senders:
+        sender.send("send", number, every)
+    start_all(site.workers)
+    faults: Counter[str] = Counter()
+    stopped: dict[str, Any] | None = None
+    for sender in site.senders:
+        sender.receive()
+    deadline = time.monotonic() + TIMEOUT + number / 2
+    while len(done := dict(site.call("effects", "once"))) < number or stopped:
+        assert time.monotonic() < deadline, (number - len(done), faults)
+        if stopped and int(stopped["gate"].partition("-")[2]) in done:
+            stopped["worker"].resume()  # another attempt has taken over
+            site.open(stopped["gate"])
+            stopped = None
+        if found := site.started():
+            if faults["killed"] <= faults["stopped"] or stopped:
+                faults["killed"] += 1
+                found["worker"].kill()
+                found["worker"].start()
+            else:
+                faults["stopped"] += 1
+                stopped = found
+                found["worker"].pause()
+        site.call("resend")
+    assert faults.total() == number / every
+    assert len(faults) == 2, faults
+    for worker in site.workers:
+        worker.terminate()
+    effects = site.call("effects", "once")
+    assert Counter(one for one, _ in effects) == dict.fromkeys(range(number), 1)
+    later = {one for one, attempt in effects if attempt > 1}
+    assert later >= set(range(0, number, every)), "a fault came too late"
+    control = Counter(one for one, _ in site.call("effects", "control"))
+    assert control == dict.fromkeys(range(5), 2), "the control: each message had an effect"
+
+
+def test_message_with_a_key_is_queued_or_runs_once(site: Site) -> None:
+    key = uuid4().hex
+
+    def is_started() -> dict[str, Any]:
+        return until(site.started, "the start", seconds=TIMEOUT)
+
+    def effects(number: int) -> Callable[[], bool]:
+        return lambda: len(site.call("effects", "keyed")) == number
+
+    send = [sender.call("send_keyed", key, "first-fails") for sender in site.senders]
+    assert send == [True, False], "it is queued"
+    start_all(site.workers)
+    assert is_started()["gate"] == "first-fails"
+    assert not site.call("send_keyed", key, "second"), "it runs"
+    assert site.call("send_keyed", f"{key}-other", "other"), "another key"
+    assert is_started()["gate"] == "other"
+    for gate in ("first-fails", "other"):
+        site.open(gate)
+    until(effects(2), "the effects", seconds=TIMEOUT)
+    until(lambda: site.call("send_keyed", key, "killed"), "the end of the key", seconds=TIMEOUT)
+    found = is_started()
+    assert found["gate"] == "killed"
+    found["worker"].kill()
+    until(lambda: site.call("send_keyed", key, "last"), "the end of the lease", seconds=TIMEOUT)
