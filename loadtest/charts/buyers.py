@@ -26,5 +26,7 @@ def buyers(run: dict[str, Any]) -> dict[str, Any]:
         signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
         states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
     replay = {name: run[name] for name in ("buyers", "stock", "sold_at")} | {"per_sign": per_sign}
-    replay["decisive"] = (run.get("lost_updates") or {}).get("at")
+    # After a fault, its late write explains the oversell; without one, updates are lost all along.
+    is_hit = run.get("faults") and run["lost_updates"]
+    replay["decisive"] = run["lost_updates"]["at"] if is_hit else None
     return {"states": states, "per_sign": per_sign, "replay": json.dumps(replay)}

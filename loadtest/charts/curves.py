@@ -33,6 +33,8 @@ LINES = (
 DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
+LABEL = 130
+"""Distance at which the names of two faults do not touch."""
 END = {"text_anchor": "end"}
 
 
@@ -109,15 +111,18 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
     marks = [(at, name.partition(REPORT)[2], w) for name, run in shown for at, w in run["marks"]]
-    drawn: set[tuple[int, str]] = set()
+    labels: list[tuple[int, float, str]] = []
     for at, label, name in marks:
         word = f"{label} {FAULTS[name].button if name in FAULTS else _(name)}".strip()
         is_right = x(at) > WIDTH * 0.7
-        near = int(x(at) // 60), word
         drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
-        if near not in drawn:  # the same fault hits the next guard at about the same time
-            drawn.add(near)
-            drawing.text(x(at) + (-3 if is_right else 3), 12, word, **(END if is_right else {}))
+        near = [(row, said) for row, left, said in labels if abs(x(at) - left) < LABEL]
+        # The same fault hits the next guard at about the same time.
+        if all(said != word for _row, said in near):
+            row = min(set(range(len(near) + 1)) - {row for row, _said in near})
+            labels.append((row, x(at), word))
+            place = x(at) + (-3 if is_right else 3), 12 + 14 * row
+            drawing.text(*place, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
         colour, dash = pens[guard]

@@ -193,8 +193,8 @@ def guard_of(run: Run) -> str:
 
 
 def worst(runs: Iterable[Run]) -> Run:
-    """Return the run that oversold most."""
-    return max(runs, key=lambda run: int(run["oversold"]))
+    """Return the run that oversold most; of equal ones, that with the longest waits."""
+    return max(runs, key=lambda run: (int(run["oversold"]), run.get("wait_ms", {}).get("p99", 0)))
 
 
 def title(backend: str, name: str = "") -> str:

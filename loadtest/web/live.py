@@ -32,6 +32,7 @@ def starting(run: LabRun) -> list[str]:
 def context(run: LabRun) -> dict[str, Any]:
     """Return the template context of a load test that has no report yet."""
     over, now = run.progress.get("over", []), run.progress.get("run")
+    drawn = list(over)
     if over and now is None:  # between two runs, the last one stays
         *over, now = over
         buyers_of = run.plan["buyers"]
@@ -49,15 +50,17 @@ def context(run: LabRun) -> dict[str, Any]:
     if now is None:
         return {**found, "starting": starting(run)}
     # The curve of a guard is that of its run under way, or else of its worst run.
-    guard = now["backend"], now["discipline"]
-    others = [one for one in over if (one["backend"], one["discipline"]) != guard]
+    if run.progress.get("run"):
+        guard = now["backend"], now["discipline"]
+        others = [one for one in over if (one["backend"], one["discipline"]) != guard]
+        drawn = [*others, now]
     return {
         **found,
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
         "under_way": report.so_far(now, several=several),
         "now": _("%(guard)s, run %(repeat)s of %(repeats)s")
         % {**now, "guard": report.guard_of(now), "repeats": run.plan["repeats"]},
-        "curve": curves.sold_over_time([*others, now]),
+        "curve": curves.sold_over_time(drawn),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
         **buyers(now),
     }

@@ -35,8 +35,8 @@ WORK_SECONDS = 0.5
         "under the new lock before A wrote.\n"
         "For %(b_together).2f s two backends guarded one row, and %(b_sold)d were sold of "
         "%(b_stock)d.\n"
-        "The drain waited %(r_drained).1f s for A, during which %(r_behind)d orders were placed; "
-        "%(r_sold)d were sold of %(r_stock)d."
+        "With the drain, %(r_behind)d orders were placed before A wrote, and %(r_sold)d were sold "
+        "of %(r_stock)d."
     ),
     repair=_(
         "A switch drains: a lock gets no new holder until its old holder has finished. If the "

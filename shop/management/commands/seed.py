@@ -6,7 +6,7 @@ the mode of its waiting room, which admits `inlet` people a minute; `waiting` gu
 """
 
 import csv
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from django.apps import apps
@@ -20,7 +20,7 @@ from inventory import stock
 from inventory.import_csv import import_products
 from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
-from inventory.models import Product, WriteStrategy
+from inventory.models import Product, StockMovement, WriteStrategy
 from shop.models import CustomerQuota, Order, Sale, User, digest
 from shop.sales.queries import create_sale
 
@@ -43,6 +43,8 @@ READABLE_APPS = ("shop", "mail", "inventory", "locking", "waiting_room")
 """The apps whose rows the read-only staff may read."""
 GUESTS = [f"guest-{number:02}" for number in range(1, 61)]
 """Customers without a password, who own the orders of the seeded sales."""
+PAUSE = timedelta(seconds=20)
+"""Time between two seeded orders of a sale."""
 
 
 class Command(HelpfulCommand):
@@ -138,11 +140,14 @@ def _sell(sale: Sale, guests: list[User]) -> None:
         for guest in guests
     ]
     Order.objects.bulk_create(orders)
-    # Seeded orders were placed while the sale was open, not now.
-    Order.objects.filter(sale=sale).update(created_at=sale.opens_at)
     reading = stock.claim_stock(
         stock_id=sale.stock_id,
         strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
     one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))
+    # They were placed one after the other since the opening, not now.
+    for n, order in enumerate(orders, 1):
+        placed = {"created_at": min(timezone.now(), sale.opens_at + n * PAUSE)}
+        Order.objects.filter(pk=order.pk).update(**placed)
+        StockMovement.objects.filter(order_number=order.number).update(**placed)

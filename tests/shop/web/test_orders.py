@@ -92,7 +92,8 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     change(order)
     page = shop.get(order.get_absolute_url()).text
     assert headline(page).startswith(expected)
-    assert steps(page) == [("Reserved", not last[1]), last]
+    paid = [("Paid", False)] if state == "refunded" else []
+    assert steps(page) == [("Reserved", not last[1]), *paid, last]
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
     assert ("/refund/" in page) == (state == "paid")
@@ -159,7 +160,7 @@ SAID = {
     Payment.Status.STARTED: "If you're charged later, we'll refund you.",
     Payment.Status.TIMED_OUT: "If you're charged later, we'll refund you.",
     Payment.Status.REFUNDING: "We are refunding ¥9.90. You don't have to do anything.",
-    Payment.Status.REFUNDED: "We refunded ¥9.90 on",
+    Payment.Status.REFUNDED: "We refunded ¥9.90 at",
 }
 
 
