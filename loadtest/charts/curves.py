@@ -121,8 +121,8 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         if all(said != word for _row, said in near):
             row = min(set(range(len(near) + 1)) - {row for row, _said in near})
             labels.append((row, x(at), word))
-            place = x(at) + (-3 if is_right else 3), 12 + 14 * row
-            drawing.text(*place, word, **(END if is_right else {}))
+            left, top = x(at) + (-3 if is_right else 3), 12.0 + 14 * row
+            drawing.text(left, top, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
         colour, dash = pens[guard]

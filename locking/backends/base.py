@@ -1,8 +1,8 @@
 """The interface of a lock backend, and the capabilities that it declares.
 
 A backend implements five methods on a store: `acquire`, `release`, `extend`, `inspect` and `probe`.
-`locking.lease` adds owners, re-entry, time limits, renewal, errors and metrics. Each backend
-declares its `Capabilities` once; docs, admin and the contract tests read them from there.
+The package `locking.lease` adds owners, re-entry, time limits, renewal, errors and metrics. Each
+backend declares its `Capabilities` once; docs, admin and the contract tests read them from there.
 """
 
 from __future__ import annotations
