@@ -29,8 +29,8 @@ direct, queued = FlashSale, partial(FlashSale, fulfilment="queued")
     story=_(
         "Buyer A had one order and sent a second form: DECR took a unit, and the limit refused "
         "it.\n"
-        "Buyer B was told “sold out”: %(b_sold)d sold of %(b_stock)d, %(b_lost)d lost.\n"
-        "The shop checks the limit and takes the unit in one script: %(r_sold)d sold of "
+        "Buyer B was told “sold out”: %(b_sold)d ordered of %(b_stock)d, %(b_lost)d lost.\n"
+        "The shop checks the limit and takes the unit in one script: %(r_sold)d ordered of "
         "%(r_stock)d."
     ),
     repair=_("One script that checks everything before it takes a unit."),
@@ -89,8 +89,8 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
     story=_(
         "Buyer A held the last unit and did not pay; buyer B found none, which set the flag.\n"
         "A's order expired and Redis had %(b_left)d unit again, but B was still told “sold out”: "
-        "%(b_sold)d sold of %(b_stock)d.\n"
-        "The shop has no flag: after A's order expired, B got the unit: %(r_sold)d sold of "
+        "%(b_sold)d ordered of %(b_stock)d.\n"
+        "The shop has no flag: after A's order expired, B got the unit: %(r_sold)d ordered of "
         "%(r_stock)d."
     ),
     repair=_("“Sold out” is computed from the units left, read at most a tenth of a second ago."),
@@ -195,8 +195,8 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     story=_(
         "The form of staff showed 2 units; buyer A bought one of them. Staff added the unit that "
         "had arrived and saved 3.\n"
-        "A's unit was in stock again: %(b_sold)d sold of %(b_stock)d.\n"
-        "The shop added 1 to what was left: %(r_sold)d sold of %(r_stock)d."
+        "A's unit was in stock again: %(b_sold)d ordered of %(b_stock)d.\n"
+        "The shop added 1 to what was left: %(r_sold)d ordered of %(r_stock)d."
     ),
     repair=_("The form asks how many units have arrived, and one UPDATE adds them."),
     immune=_("None: a form that saves a number it has read overwrites every sale since then."),
