@@ -97,6 +97,8 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
     assert ("/refund/" in page) == (state == "paid")
+    is_closed = state in ("cancelled", "expired", "refunded")
+    assert ("Buy again" in page) == is_closed
 
 
 def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
