@@ -39,7 +39,7 @@ def handle(terminal: Terminal, **options: Any) -> int:
             if event["event"] == "program":
                 found.append(event["program"])
                 bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
-            elif missing := event["missing"]:
+            elif missing := event.get("missing"):
                 raise PlanError("; ".join(missing.values()))
     if options["keep"]:
         keep(found)
