@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 
 import django
 from django.conf import settings
@@ -70,13 +71,19 @@ def withdraw(is_locked: bool) -> None:
             withdraw_one()
 
 
+def start_together(barrier: Barrier) -> None:
+    barrier.wait()
+
+
 def main() -> int:
+    context = get_context("spawn")
     call_command("migrate", verbosity=0)
     execute("CREATE TABLE IF NOT EXISTS account (balance INTEGER)")
     for is_locked in (False, True):
         execute("DELETE FROM account")
         execute("INSERT INTO account VALUES (%s)", PROCESSES * WITHDRAWALS)
-        with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        together = context.Barrier(PROCESSES)
+        with ProcessPoolExecutor(PROCESSES, context, start_together, (together,)) as pool:
             list(pool.map(withdraw, [is_locked] * PROCESSES))
         print(f"{'with' if is_locked else 'without'} the lock: {balance()} left of", end=" ")
         print(PROCESSES * WITHDRAWALS)

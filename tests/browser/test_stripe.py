@@ -60,7 +60,7 @@ def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
     expect(page.get_by_text("We are refunding ¥149")).to_be_visible()
     assert refund_payments() == 1
     page.reload()
-    expect(page.get_by_text("We refunded ¥149 on")).to_be_visible()
+    expect(page.get_by_text("We refunded ¥149 at")).to_be_visible()
     page.screenshot(path=SHOTS / "order-refunded.png", full_page=True)
     order = Order.objects.select_related("sale__stock").get(pk=order.pk)
     assert (order.status, order.sale.left) == ("refunded", left + order.quantity)

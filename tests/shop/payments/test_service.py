@@ -144,7 +144,7 @@ def test_money_pays_the_order_or_is_refunded(shop, order, case):
     assert refund_payments() == (ends == "refunding")
     assert refund_payments() == 0
     page = shop.get(order.get_absolute_url()).text
-    assert ("We refunded ¥9.90 on" in page) == (ends == "refunding")
+    assert ("We refunded ¥9.90 at" in page) == (ends == "refunding")
     payment.refresh_from_db()
     assert (payment.refunded_at is not None) == (ends == "refunding")
 
