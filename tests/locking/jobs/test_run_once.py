@@ -30,7 +30,6 @@ celery = Celery("test-jobs", broker="memory://", set_as_current=False)
 executed: list[Any] = []
 State = JobRun.State
 
-
 body: Callable[[], None] | None = None
 """What `tidy` calls; see `deliver`."""
 
@@ -109,8 +108,7 @@ class TestIdentity:
 
     def test_direct_call_in_another_run_only_calls_the_function(self) -> None:
         deliver(noon(), act=run_once(lambda: executed.append("called")))
-        assert executed == [(noon(), 1), "called"]
-        assert JobRun.objects.get().duplicates == 0
+        assert (executed, JobRun.objects.get().duplicates) == ([(noon(), 1), "called"], 0)
 
     @pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": "5"}, {"backoff": -1}])
     def test_wrong_options_are_refused(self, options: dict[str, Any]) -> None:
