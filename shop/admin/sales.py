@@ -324,7 +324,7 @@ class SaleAdmin(SalePages):
         refusal: str | Promise = "",
     ) -> HttpResponse | None:
         for sale in sales:
-            name = sale.product.title
+            name = f"{sale.product.title} ({sale.slug})"
             try:
                 problem = "" if step(sale=sale) else refusal % name
             except Overloaded as error:
