@@ -92,7 +92,7 @@ class Plan(Params):
         **{
             "limits": (0, 0.9),
             "label": _("Inject after"),
-            "note": _("Share of the stock sold, below 1."),
+            "note": _("Share of the stock sold"),
         },
     )
     strikes: int = param(1, "how many times the fault is injected", limits=(1, 20))
