@@ -111,14 +111,6 @@ def test_only_a_lower_inlet_has_a_reason(staff) -> None:
     assert Room.objects.get().inlet_per_minute == 30
 
 
-def test_bad_inlet_changes_nothing(staff) -> None:
-    room = a_room(inlet=60)
-    with pytest.raises(BadInput):
-        set_inlet(room=room, per_minute=1_000_001, staff=staff)
-    assert (Room.objects.get().inlet_per_minute, status(room).inlet) == (60, 60)
-    assert not LogEntry.objects.exists()
-
-
 def test_control_of_an_unavailable_store_changes_nothing(staff, settings) -> None:
     room = a_room()
     with Redis() as redis:

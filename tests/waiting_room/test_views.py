@@ -65,14 +65,18 @@ def test_customer_whose_turn_is_over_joins_again(settings, monkeypatch) -> None:
     monkeypatch.setattr(admission, "MAX_AGE", 0)
     settings.WAITING_ROOM_TURN_SECONDS = 10**6
     sale = a_room(opens_in=-1, stock=1, inlet=60_000).sale
-    first, second, third = clients = [signed_in() for _ in range(3)]
+    people = [a_customer() for _ in range(3)]
+    first, second, third = clients = [signed_in(one) for one in people]
     for client in clients:
         client.post(url(sale, "join/"))
     until(lambda: view_of(second, sale) == "turn", "the turns of the first two")
     assert (view_of(first, sale), view_of(third, sale)) == ("turn", "waiting")
     settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
-    until(lambda: view_of(third, sale) == "turn", "the turn of the third")
+    # The visit that gives the third its turn is the last one: another one, a second later, would
+    # end the time of this turn too.
+    until(lambda: service.place_of(sale=sale, customer_id=people[2].pk).admitted, "the third turn")
     settings.WAITING_ROOM_TURN_SECONDS = 10**6
+    assert view_of(third, sale) == "turn"
     assert view_of(first, sale) == view_of(second, sale) == "over"
     assert f'action="{url(sale, "join/")}"' in first.get(sale.get_absolute_url()).text
     place = second.post(url(sale, "join/"), headers=JSON).json()
