@@ -55,7 +55,7 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
     assert view_of(client, sale) == "before"
     open_now(sale)
     service.status_of(sale=sale)
-    until(lambda: view_of(client, sale) == "turn", "the turn", 10)
+    until(lambda: view_of(client, sale) == "turn", "the turn")
     assert view_of(visitor, sale) == "join"
     assert b"Buy now" in client.get(sale.get_absolute_url()).content
     assert client.post(url(sale, "join/")).url == sale.get_absolute_url()
@@ -165,7 +165,7 @@ def test_record_can_be_kept_once_the_seed_is_revealed() -> None:
         service.status_of(sale=sale)
         return Client().get(url(sale, "record.json")).json()["seed"] is not None
 
-    until(is_revealed, "the draw", 10)
+    until(is_revealed, "the draw")
     after = Client().get(url(sale, "record.json"))
     assert len(after.json()["list"]) == 1
     assert after.headers["Cache-Control"] == "public, max-age=300"
