@@ -147,7 +147,8 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     )
     one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))
     # They were placed one after the other since the opening, not now.
-    now, placed_at = timezone.now(), {}
+    placed_at: dict[str | None, datetime] = {}
+    now = timezone.now()
     for n, order in enumerate(orders, 1):
         order.created_at = placed_at[order.number] = min(now, sale.opens_at + n * PAUSE)
     lines = list(StockMovement.objects.filter(order_number__in=placed_at))
