@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import pip
 import pytest
 import redis
 
@@ -271,6 +273,9 @@ def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_network(clone: Path, port: int) -> None:
+    venv.create(clone / ".venv")  # pip would be installed, which takes longer than to copy it
+    (packages,) = clone.glob(".venv/lib/python*/site-packages")
+    shutil.copytree(Path(pip.__file__).parent, packages / "pip")
     nobody = f"http://{HOST}:{port}/"
     done = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
     assert done.returncode == 1
