@@ -76,7 +76,7 @@ def start_payment(*, order: Order) -> Payment:
 
 
 def mark_paid(*, order: Order) -> None:
-    """Record that the money for an order has arrived outside of the shop.
+    """Record an approved payment without a provider's id: staff have the money, and return it.
 
     Raises PaidOnline if the shop has a payment provider, and the errors of `pay_order`.
     """
@@ -233,7 +233,6 @@ def _time_out(payment: Payment) -> int:
 
 
 def _refund(payment: Payment) -> int:
-    # Staff return money that was paid outside of the shop.
     if payment.provider_id and not provider().refund(payment):
         return 0
     refunding = Payment.objects.filter(pk=payment.pk, status=Status.REFUNDING)
