@@ -13,10 +13,9 @@ from importlib import import_module
 from pathlib import Path
 
 import django
-from django.core.management import call_command
 
 from devservers.faults.worker import emit
-from loadtest.kernel.topology import Topology
+from loadtest.kernel.topology import Topology, create_tables
 
 EXPERIMENTS = {
     "run": "loadtest.load.runner",
@@ -44,7 +43,7 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
             from loadtest.load.runner import versions  # imports models
 
             emit("starting", what="tables")
-            call_command("migrate", verbosity=0, interactive=False)
+            create_tables()
             emit("versions", versions=versions())
         if report := main(request["asked"], stores):
             emit("report", report=report)

@@ -24,6 +24,7 @@ from shop.payments.service import mark_paid, refund_order
 from shop.templatetags.shop import money
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
+admin.site.enable_nav_sidebar = False  # it takes a quarter of the width from the lists
 admin.site.register(Sale, SaleAdmin)
 
 

@@ -230,7 +230,7 @@ def test_close_now_requires_the_typed_name(amy):
     sent = re.findall(r'<input type="hidden" name="(?!csrf)([^"]*)" value="([^"]*)"', asked.text)
     assert dict(sent) == {"action": "close_now", "_selected_action": str(sale.pk)}
     closed = amy.post("/admin/shop/sale/", {**dict(sent), "confirm": sale.slug})
-    assert messages(closed) == f"{sale.slug} has ended."
+    assert messages(closed) == f"{sale.product.title} ({sale.slug}) has ended."
     assert fresh(sale).phase() == Sale.Phase.ENDED
 
 

@@ -57,21 +57,18 @@ def found(query: str, client: Client | None = None) -> str:
         ("q=杯子", "a"),
         ("show=live", "a"),
         ("show=soon", "b"),
-        ("price=under-200", "ab"),
-        ("price=200-999", "c"),
-        ("price=from-1000", "de"),
         ("sort=price", "bacde"),
         ("sort=-price", "edcab"),
         ("q=p&sort=-price", "ecab"),
-        ("q=p&price=under-200&show=live&sort=price", "a"),
-        ("price=from-1000&show=soon", ""),
+        ("q=a&show=live&sort=price", "a"),
+        ("q=piano&show=soon", ""),
     ],
 )
 def test_choices_combine(query, expected):
     assert found(query) == expected
 
 
-UNKNOWN = "show=nonsense price=-1 sort=name;drop show=live%00 sort=Price price=" + "9" * 500
+UNKNOWN = "show=nonsense price=-1 sort=name;drop show=live%00 sort=Price sort=" + "9" * 500
 
 
 @pytest.mark.parametrize("query", UNKNOWN.split())
@@ -93,7 +90,7 @@ def test_page_shows_the_choices_and_the_number_found():
 def test_links_between_pages_keep_the_choices():
     for number in range(2 * page_cache.PAGE):
         a_product(f"pot-{number:02}", 10 + number)
-    client, seen, path = Client(), [], "/products/?q=pot&price=under-200&sort=-price"
+    client, seen, path = Client(), [], "/products/?q=pot&show=&sort=-price"
     while path:
         response = client.get(path)
         seen += [product.slug for product in response.context["page"]]
