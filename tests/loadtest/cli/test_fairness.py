@@ -1,7 +1,5 @@
 """`manage.py lab fairness`: a fair room passes, and each way of cheating is found."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -20,6 +20,7 @@ MANAGE = Path(__file__).parents[3] / "manage.py"
 PATIENCE = 120.0
 """Seconds until a run has started its processes or ended them. The start imports Django twice:
 over 30 s on a machine with ten busy processes per core."""
+SIZE = "--buyers=100", "--stock=25"
 FILES = {"html": b"<!doctype", "csv": b"backend,", "png": b"\x89PNG", "svg": b"<svg"}
 
 
@@ -34,7 +35,7 @@ def on_sqlite(tmp_path_factory):
     files = [f"--{suffix}={folder / suffix}" for suffix in FILES]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder / "metrics"))
-        report, code = lab("run", *guards("none", "process", "database", "redis"), *files)
+        report, code = lab("run", *guards("none", "process", "database", "redis"), *SIZE, *files)
     return report, code, folder
 
 
@@ -43,15 +44,15 @@ def test_controls_oversell_and_locks_sell_exactly_the_stock(store, request):
     if store == "sqlite":
         report, code, _ = request.getfixturevalue("on_sqlite")
     else:
-        report, code = lab("run", *guards("none", "database"), f"--store={store}")
+        report, code = lab("run", *guards("none", "database"), *SIZE, f"--store={store}")
     for run in report["runs"]:
         if run["backend"] in ("none", "process"):
             assert (run["verdict"], run["undersold"]) == ("oversold", 0)
             check_sum(run)
             available = run["stock"] - run["lost_updates"]["counted"]
-            assert f"50 initial != {available} available" in run["why"]
+            assert f"25 initial != {available} available" in run["why"]
         else:
-            assert (run["verdict"], run["undersold"], run["sold"]) == ("ok", 0, 50), run["why"]
+            assert (run["verdict"], run["undersold"], run["sold"]) == ("ok", 0, 25), run["why"]
     assert code == 0
 
 
@@ -67,7 +68,7 @@ def test_keys_of_the_report_and_its_files(on_sqlite):
     promised = "backend discipline stock attempts sold oversold undersold orders_per_second"
     assert {*promised.split(), "wait_ms", "verdict", "why"} <= run.keys()
     assert run["wait_ms"].keys() == {"p50", "p95", "p99"}
-    assert run["answers"] == {"order": 50, "sold_out": 150}
+    assert run["answers"] == {"order": 25, "sold_out": 75}
     assert list((folder / "metrics").iterdir()) == []
 
 

@@ -1,7 +1,5 @@
 """A temporary folder for each test module, so that games of others do not take its places."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Games end by themselves, leave nothing behind, and are limited in number."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Faults that are requested during a run: injected by a holder, with proof, and in the report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ REQUESTED = {1: "pause-holder", 2: "kill-redis", 4: "cut-replication"}
 PLAN = Plan(
     backends=("redis",),
     disciplines=("conditional",),
-    buyers=200,
-    stock=120,
+    buyers=120,
+    stock=100,
     processes=2,
     repeats=len(REQUESTED) + 1,
 )

@@ -1,7 +1,5 @@
 """The verdict of a scenario, and the arguments and output of `lab scenario`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +13,10 @@ from django.utils import translation
 
 from devservers import ServerMissing
 from devservers.faults.waiting import until
+from loadtest.cli.scenario import counted
 from loadtest.kernel.topology import Stores, Topology
 from loadtest.scenarios import SCENARIOS, testbed
+from loadtest.scenarios.export import recorded
 from loadtest.scenarios.runner import perform
 
 SOME = SCENARIOS["setnx-without-expiry"]
@@ -87,10 +87,12 @@ def test_verdict(
         assert SOME.describe(result) == []
 
 
-def test_rounds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    call_command("lab", "scenario", "no-lock", "--rounds=2", "--json")
-    counted = {"ok": 2, "not-run": 0, "failed": 0, "recordings": 4, "why": {}}
-    assert json.loads(capsys.readouterr().out)["scenarios"] == [{"name": "no-lock", **counted}]
+def test_rounds_are_counted() -> None:
+    shown = recorded()["results"]["no-lock"]
+    failed = shown | {"verdict": "failed", "why": "it broke"}
+    (row,) = counted({"versions": {}, "scenarios": [shown, failed, shown]})["scenarios"]
+    counts = {"ok": 2, "not-run": 0, "failed": 1, "recordings": 6, "why": {"it broke": 1}}
+    assert row == {"name": "no-lock", **counts}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The pages of the game: forms without script, parts for htmx, errors that change nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The course and its grid: public pages, in the order of the scenarios, with code of the source."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Interview questions: equal in both languages, of sixty seconds, and what they name exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any
