@@ -39,7 +39,9 @@ def on_sqlite(tmp_path_factory):
     return report, code, folder
 
 
-@pytest.mark.parametrize("store", ["sqlite", "mariadb", "postgresql"])
+@pytest.mark.parametrize(
+    "store", ["sqlite", "mariadb", pytest.param("postgresql", marks=pytest.mark.long)]
+)
 def test_controls_oversell_and_locks_sell_exactly_the_stock(store, request):
     if store == "sqlite":
         report, code, _ = request.getfixturevalue("on_sqlite")
