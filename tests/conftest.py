@@ -13,6 +13,9 @@ from typing import Any
 
 import django
 import pytest
+from django.core.management.color import no_style
+from django.db import connection
+from django.test import TransactionTestCase
 
 from devservers import (
     MariaDb,
@@ -73,6 +76,22 @@ os.environ.update(
 )
 (_var / "static").mkdir()  # WhiteNoise warns when nothing was ever collected.
 django.setup()
+
+KEPT_TABLES = {"django_content_type", "auth_permission"}
+"""Those that `migrate` fills and no test changes."""
+
+
+def _delete_rows(_test: TransactionTestCase) -> None:
+    """Empty the tables after a transactional test, except KEPT_TABLES.
+
+    Django would empty these as well and fill them again, which takes longer than most tests.
+    """
+    names = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    emptied = sorted({*names} - KEPT_TABLES)
+    connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), emptied))
+
+
+TransactionTestCase._fixture_teardown = _delete_rows  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -244,8 +263,6 @@ def django_db_modify_db_settings() -> None:
     if _database:
         _database.start()
         return
-    from django.db import connection
-
     connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
 
 
@@ -258,8 +275,6 @@ def django_db_keepdb() -> bool:
 @pytest.fixture(scope="session")
 def test_database_url(django_db_setup: None) -> str:
     """Return DATABASE_URL of the test database, for processes that outlive a test."""
-    from django.db import connection
-
     name = connection.settings_dict["NAME"]
     return _database.url.replace("/shop", f"/{name}") if _database else f"sqlite:///{name}"
 
