@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
+from devservers.process import is_stopped
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -59,6 +60,7 @@ def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(proce
     assert not is_healthy()
     until(is_healthy, "the first heartbeat", TIMEOUT)
     running.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(running.pid), "the end of what it was doing")
     old = time.time() - 20
     os.utime(environ["HEARTBEAT_FILE"], (old, old))
     assert not is_healthy()
