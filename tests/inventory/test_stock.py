@@ -154,15 +154,6 @@ def test_reading_is_stale_after_another_write(stock, token, change) -> None:
     assert row(stock).quantity == left - 1
 
 
-def test_naive_writer_overwrites_returned_units(stock) -> None:
-    """The control: only a lock that never lies prevents it."""
-    buy(stock, NAIVE, fence(1), quantity=4)
-    reading = read(stock, NAIVE, fence(1))
-    put_back(stock, fence(2), quantity=4)
-    take(reading, order="B")
-    assert row(stock).quantity == 0, "four units are lost"
-
-
 def test_release_under_an_older_fence_is_refused(stock) -> None:
     buy(stock, CONDITIONAL, fence(7, epoch=2))
     for older in (fence(6, 2), fence(99, 1), fence(None, 1)):
