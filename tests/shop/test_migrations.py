@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from django.db import connection
 from django.db.migrations import AddField
 from django.db.migrations.executor import MigrationExecutor
 
 
+@pytest.mark.django_db
 def test_new_columns_do_not_stop_the_version_before() -> None:
     """Old code does not name them: without a default in the database its INSERTs fail."""
     earlier = {("shop", "sale", "is_listed"), ("loadtest", "labrun", "requested_fault")}
