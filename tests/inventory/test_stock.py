@@ -13,6 +13,7 @@ from inventory.stock import (
     commit,
     count_stale_write,
     create_stock,
+    fence_off,
     release,
     reserve,
     restock,
@@ -152,6 +153,15 @@ def test_reading_is_stale_after_another_write(stock, token, change) -> None:
     assert row(stock).quantity == left
     buy(stock, FENCED, fence(token and token + 2, epoch=2), order="C")
     assert row(stock).quantity == left - 1
+
+
+def test_row_that_is_fenced_off_refuses_earlier_epochs(stock) -> None:
+    buy(stock, CONDITIONAL, fence(7))
+    fence_off(epoch=2)
+    assert fence_of(stock) == (2, 0)
+    with pytest.raises(StaleFence):
+        buy(stock, CONDITIONAL, fence(99), order="B")
+    buy(stock, CONDITIONAL, fence(1, epoch=2), order="B")
 
 
 def test_release_under_an_older_fence_is_refused(stock) -> None:

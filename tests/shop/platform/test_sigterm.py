@@ -26,7 +26,7 @@ from tests.shop.making import a_sale, put_in_force
 from tests.shop.web.wsgi_browser import Browser
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 60.0
+PATIENCE = 120.0
 until = partial(waiting.until, seconds=PATIENCE)
 TTL = 30.0
 
