@@ -43,7 +43,6 @@ LONG_FILES = (
     "test_library_tutorial.py",
     "test_tutorial.py",
     "test_library_how_to.py",
-    "test_fuzz.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""
 
@@ -264,6 +263,28 @@ def django_db_modify_db_settings() -> None:
         _database.start()
         return
     connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """Keep content types and permissions when the other rows of a test are deleted.
+
+    To create them again takes 20 times as long as to delete all rows.
+    """
+    from django.core.management.commands import flush
+
+    kept = {"django_content_type", "auth_permission"}
+
+    def sql_flush(style: Any, connection: Any, **options: bool) -> list[str]:
+        tables = connection.introspection.django_table_names(
+            only_existing=True, include_views=False
+        )
+        return connection.ops.sql_flush(style, sorted({*tables} - kept), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flush, "sql_flush", sql_flush)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **options: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -126,16 +126,6 @@ def expire() -> dict[str, Any]:
     return {"ok": orders.expire_unpaid_orders()}
 
 
-def pay_checking_first(*, order: str) -> dict[str, Any]:
-    """Check, then act, in two statements (the control)."""
-    row = Order.objects.get(number=order)
-    assert row.status == Order.Status.PENDING
-    reach("pay.checked")
-    row.status = Order.Status.PAID
-    row.save()
-    return {"ok": "paid"}
-
-
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
     """Send a form of a signed-in browser; a patient one repeats it as the page's script does."""
     client = Client(headers={"host": "127.0.0.1", "accept": "application/json"})
