@@ -1,14 +1,11 @@
-"""A process that takes locks on request: to be killed, paused, or raced against.
-
-with LockWorker(conf) as other:
-    other.acquire("sale:1", timeout=0)      # -> {"ok": True, "owner": ..., "token": ...}
-    other.kill()                            # SIGKILL while it holds the lock
-"""
+"""A process that executes the commands of the public contract, for one test after the other."""
 
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import environ
@@ -17,8 +14,8 @@ from django.db import connections
 from devservers.faults.worker import WorkerProcess
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
-from locking.lease import Lock, LockStore, TakenOver
-from locking.names import ReservedName
+from locking.lease import TakenOver
+from locking.testing.process import Commands, OtherProcess
 
 WORK_SECONDS = 0.001
 """How long each holder keeps a lock, the same for every backend."""
@@ -26,42 +23,35 @@ CONTEND_TIMEOUT = 10.0
 
 
 class LockWorker(WorkerProcess):
-    """A process with one backend, which is created from a LOCKS entry."""
+    """The parent's side."""
 
-    commands = "tests.locking.lock_worker:LockCommands"
+    def __init__(self) -> None:
+        super().__init__(f"{__name__}:{LockCommands.__name__}")
 
-    def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(self.commands, env)
-        if conf:
-            self.configure(conf)
-
-    def configure(
-        self, conf: Mapping[str, Any], databases: Mapping[str, str] | None = None
-    ) -> None:
+    def configure(self, conf: Mapping[str, Any], databases: Mapping[str, str]) -> None:
         """Replace the backend by one of this entry; `databases` adds aliases with their URLs."""
-        self.call("configure", conf=dict(conf), databases=dict(databases or {}))
+        self.call("configure", conf=dict(conf), databases=dict(databases))
 
-    def acquire(self, name: str, **options: Any) -> dict[str, Any]:
-        """Acquire a lock; options: timeout, ttl, renew."""
-        return self.call("acquire", name=name, **options)
+    def is_intact(self) -> bool:
+        """Return True unless a test has left a command, a reply or a lock behind."""
+        tag = uuid.uuid4().hex
+        self.send("retire", tag=tag)
+        return not self.is_silent(5) and self.receive() == {"tag": tag, "held": []}
 
-    def release(self, name: str) -> dict[str, Any]:
-        return self.call("release", name=name)
 
-    def lease(self, name: str) -> dict[str, Any]:
-        """Return what the holder believes of its lease."""
-        return self.call("lease", name=name)
+class Borrowed(OtherProcess):
+    """The process of the public contract, in a worker that lives on."""
 
-    def queue_up(self, name: str, size: int, ttl: float) -> None:
-        """Start `size` threads that wait for a lock and release it at once."""
-        self.call("queue_up", name=name, size=size, ttl=ttl)
+    def __init__(self, worker: LockWorker) -> None:
+        self._worker = worker
+        self.pause, self.resume, self.kill = worker.pause, worker.resume, worker.kill  # type: ignore[method-assign]
 
-    def contend(self, name: str, *, threads: int, until: float) -> None:
-        """Start acquiring and releasing in many threads until a monotonic time.
+    def send(self, do: str, *args: Any) -> None:
+        given = [str(value) if isinstance(value, Path) else value for value in args]
+        self._worker.send("contract", command=do, args=given)
 
-        The reply holds the grants of each thread, and the longest wait in seconds.
-        """
-        self.send("contend", name=name, threads=threads, until=until)
+    def receive(self) -> Any:
+        return self._worker.receive()["result"]
 
 
 class LockCommands:
@@ -70,71 +60,55 @@ class LockCommands:
     ERRORS = (LockError,)
 
     def __init__(self) -> None:
-        self.held: dict[str, Lock] = {}
-        self.backend: LockStore | None = None
+        self.commands: Commands | None = None
 
-    def configure(
-        self, conf: dict[str, Any], databases: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        if self.backend is not None:
-            self.backend.close()
-        added = {alias: environ.Env.db_url_config(url) for alias, url in (databases or {}).items()}
+    def configure(self, conf: dict[str, Any], databases: dict[str, str]) -> dict[str, Any]:
+        self._close()
+        added = {alias: environ.Env.db_url_config(url) for alias, url in databases.items()}
         for alias in added:
             with suppress(AttributeError):  # unless it was connected, to another server
                 del connections[alias]
         connections.settings.update(
             connections.configure_settings({**connections.settings, **added})
         )
-        self.backend = create("worker", conf)
+        self.store = create("worker", conf)
+        self.commands = Commands(self.store)
         return {"ok": True}
+
+    def _close(self) -> list[str]:
+        """Close the backend; return the names of locks that were not released."""
+        if self.commands is None:
+            return []
+        self.store.close()
+        held, self.commands = list(self.commands.held), None
+        return held
 
     def retire(self, tag: str) -> dict[str, Any]:
-        """Close the backend; return the names of locks that were not released."""
-        if self.backend is not None:
-            self.backend.close()
-            self.backend = None
-        return {"tag": tag, "held": list(self.held)}
+        return {"tag": tag, "held": self._close()}
 
-    def acquire(
-        self, name: str, timeout: float | None = None, ttl: float | None = None, renew: bool = True
-    ) -> dict[str, Any]:
-        lock = self.backend.lock(ReservedName(name), ttl=ttl, renew=renew)
-        if not lock.acquire(timeout=timeout):
-            return {"ok": False}
-        self.held[name] = lock
-        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
-
-    def release(self, name: str) -> dict[str, Any]:
-        self.held.pop(name).release()
-        return {"ok": True}
+    def contract(self, command: str, args: list[Any]) -> dict[str, Any]:
+        """Execute a command of `OtherProcess`."""
+        if command == "count":
+            args[0] = Path(args[0])
+        return {"result": getattr(self.commands, command)(*args)}
 
     def take_over(self, ticket: dict[str, Any], ttl: float) -> dict[str, Any]:
-        lock = TakenOver(self.backend, ticket, ttl=ttl)
+        lock = TakenOver(self.store, ticket, ttl=ttl)
         lock.acquire()
-        self.held[lock.name] = lock
-        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
-
-    def lease(self, name: str) -> dict[str, Any]:
-        lease = self.held[name].lease
-        return {"ok": True, "lost": lease.lost, "token": lease.token}
-
-    def queue_up(self, name: str, size: int, ttl: float) -> dict[str, Any]:
-        def enter(lock: Lock) -> None:
-            with lock:
-                pass
-
-        for _ in range(size):
-            lock = self.backend.lock(name, ttl=ttl, timeout=60)
-            threading.Thread(target=enter, args=[lock], daemon=True).start()
-        return {"ok": True}
+        self.commands.held[lock.name] = lock
+        return {"token": lock.lease.token}
 
     def contend(self, name: str, threads: int, until: float) -> dict[str, Any]:
+        """Acquire and release in many threads until a monotonic time.
+
+        Return the grants of each thread, and the longest wait in seconds.
+        """
         grants, waits = [0] * threads, [0.0] * threads
 
         def work(number: int) -> None:
             while (started := time.monotonic()) < until:
                 try:
-                    with self.backend.lock(name, timeout=CONTEND_TIMEOUT):
+                    with self.store.lock(name, timeout=CONTEND_TIMEOUT):
                         waits[number] = max(waits[number], time.monotonic() - started)
                         grants[number] += 1
                         time.sleep(WORK_SECONDS)

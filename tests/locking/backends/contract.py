@@ -14,10 +14,8 @@ import os
 import threading
 import time
 import tracemalloc
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,60 +28,13 @@ from locking.testing import contract
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import Another, ContractBase, needs
 from locking.testing.driver import StoreDriver
-from locking.testing.process import Commands, OtherProcess
 from tests.locking.backends.store_drivers import OwnStore
 from tests.locking.calls import acquired
-from tests.locking.lock_worker import CONTEND_TIMEOUT, LockCommands, LockWorker
+from tests.locking.lock_worker import CONTEND_TIMEOUT, Borrowed, LockWorker
 
-IdleWorkers = list["ContractWorker"]
+IdleWorkers = list[LockWorker]
 """Processes between two tests."""
-StartWorker = Callable[[], "ContractWorker"]
-
-
-class ContractWorker(LockWorker):
-    """A process that executes the commands of the public contract, too."""
-
-    commands = "tests.locking.backends.contract:ContractCommands"
-
-
-class ContractCommands(LockCommands):
-    """The child's side."""
-
-    def configure(
-        self, conf: dict[str, Any], databases: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        reply = super().configure(conf, databases)
-        self._contract = Commands(self.backend)
-        self._contract.held = self.held
-        return reply
-
-    def contract(self, command: str, args: list[Any]) -> dict[str, Any]:
-        """Execute a command of `OtherProcess`."""
-        if command == "count":
-            args[0] = Path(args[0])
-        return {"result": getattr(self._contract, command)(*args)}
-
-
-class Borrowed(OtherProcess):
-    """The process of the public contract, in a worker that lives on."""
-
-    def __init__(self, worker: ContractWorker) -> None:
-        self._worker = worker
-        self.pause, self.resume, self.kill = worker.pause, worker.resume, worker.kill  # type: ignore[method-assign]
-
-    def send(self, do: str, *args: Any) -> None:
-        given = [str(value) if isinstance(value, Path) else value for value in args]
-        self._worker.send("contract", command=do, args=given)
-
-    def receive(self) -> Any:
-        return self._worker.receive()["result"]
-
-
-def _is_intact(worker: ContractWorker) -> bool:
-    """Return True unless a test has left a command, a reply or a lock behind."""
-    tag = uuid.uuid4().hex
-    worker.send("retire", tag=tag)
-    return not worker.is_silent(5) and worker.receive() == {"tag": tag, "held": []}
+StartWorker = Callable[[], LockWorker]
 
 
 def jain(shares: list[int]) -> float:
@@ -108,16 +59,16 @@ class Borrowing(ContractBase):
         self, conf: dict[str, Any], databases: dict[str, str], idle_workers: IdleWorkers
     ) -> Iterator[StartWorker]:
         """Return a function that starts a process, or takes an idle one."""
-        used: list[ContractWorker] = []
+        used: list[LockWorker] = []
 
-        def start() -> ContractWorker:
-            used.append(idle_workers.pop() if idle_workers else ContractWorker({}))
+        def start() -> LockWorker:
+            used.append(idle_workers.pop() if idle_workers else LockWorker())
             used[-1].configure(conf, databases)
             return used[-1]
 
         yield start
         for worker in used:
-            if worker.is_alive and _is_intact(worker):
+            if worker.is_alive and worker.is_intact():
                 idle_workers.append(worker)
             else:
                 worker.close()
@@ -235,7 +186,7 @@ class Contract(Borrowing, contract.Contract):
         other.call("release", name)
 
     @pytest.mark.faults(row=23, fired="contenders at once")
-    @pytest.mark.parametrize("contenders", [8, 64])
+    @pytest.mark.parametrize("contenders", [8, pytest.param(64, marks=pytest.mark.long)])
     @needs(lambda can: not can.fair and can.exclusion == "machines")
     def test_every_contender_gets_a_share(
         self,
@@ -252,12 +203,12 @@ class Contract(Borrowing, contract.Contract):
         workers, shares = [start_worker() for _ in range(4)], [0] * contenders
         for worker in workers:
             worker.configure({**conf, "TTL": 30.0}, databases)
-            assert worker.acquire(name, timeout=CONTEND_TIMEOUT)["ok"]
-            worker.release(name)
-        for _ in range(8):
-            end = time.monotonic() + 2
+            assert Borrowed(worker).call("acquire", name, CONTEND_TIMEOUT, None)
+            Borrowed(worker).call("release", name)
+        for _ in range(32):
+            end = time.monotonic() + 0.5
             for worker in workers:
-                worker.contend(name, threads=contenders // len(workers), until=end)
+                worker.send("contend", name=name, threads=contenders // 4, until=end)
             results = [worker.receive() for worker in workers]
             got = [grants for result in results for grants in result["grants"]]
             assert max(result["longest"] for result in results) < CONTEND_TIMEOUT
@@ -282,15 +233,15 @@ class Contract(Borrowing, contract.Contract):
 
         tracemalloc.start()
         try:
-            use(200)
+            use(100)
             before = resources()
-            use(1_000)
+            use(400)
             memory, files, threads = (
                 new - old for old, new in zip(before, resources(), strict=True)
             )
         finally:
             tracemalloc.stop()
-        assert memory < 400_000, "more than the bounded caches of names and owners"
+        assert memory < 200_000, "more than the bounded caches of names and owners"
         assert files <= 3, "more than a thread that releases a dropped lock of another test opens"
         assert threads <= 0
         assert not locks.held
@@ -311,7 +262,7 @@ class Contract(Borrowing, contract.Contract):
         with pytest.raises(LockLost):
             TakenOver(locks, ticket).acquire()
         assert not in_thread(locks.lock(name).acquire, timeout=self.TTL * 1.5)
-        assert not worker.lease(name)["lost"]
+        assert not Borrowed(worker).call("is_lost", name)
         worker.kill()
         assert acquire_and_release(locks, name)
 

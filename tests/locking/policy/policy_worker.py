@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from devservers.faults.worker import WorkerProcess
 from locking.exceptions import LockError, LockUnavailable
 
-TTL = 2.0
 HOLD = 0.004
 """Seconds for which a contender holds a lock, at most."""
 
@@ -69,16 +68,6 @@ class PolicyWorker(WorkerProcess):
         """
         options = {"threads": threads, "idle": idle, "snapshots": snapshots}
         self.call("contend", names=list(names), **options)
-
-    def epochs(self) -> set[int]:
-        """Return the epochs of the contenders' grants so far."""
-        return set(self.call("epochs")["epochs"])
-
-    def hold(self, name: str, **options: Any) -> None:
-        self.call("hold", name=name, **options)
-
-    def release(self) -> None:
-        self.call("release")
 
     def stop(self) -> list[Grant]:
         """End the contenders; return their grants."""
@@ -153,20 +142,6 @@ class PolicyCommands:
         self._grants.append(Grant(name, lease.backend.alias, lease.epoch, start, end))
         with suppress(LockError):
             held.release()
-
-    def epochs(self) -> dict[str, Any]:
-        return {"epochs": sorted({grant.epoch for grant in self._grants.copy()})}
-
-    def hold(self, name: str, ttl: float | None = None) -> dict[str, Any]:
-        from locking import lock
-
-        self._held = lock(name, ttl=ttl)
-        self._held.acquire(timeout=10)
-        return {"ok": True}
-
-    def release(self) -> dict[str, Any]:
-        self._held.release()
-        return {"ok": True}
 
     def stop(self) -> dict[str, Any]:
         self._ended.set()
