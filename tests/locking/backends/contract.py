@@ -1,7 +1,6 @@
 """The contract of every backend of the library: the public one, and tests of leases on its store.
 
-Its other processes are borrowed: starting one takes a second. `none` is the control, which must
-fail to exclude.
+`none` is the control, which must fail to exclude.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,11 +29,7 @@ from locking.testing.contract_base import Another, ContractBase, needs
 from locking.testing.driver import StoreDriver
 from tests.locking.backends.store_drivers import OwnStore
 from tests.locking.calls import acquired
-from tests.locking.lock_worker import CONTEND_TIMEOUT, Borrowed, LockWorker
-
-IdleWorkers = list[LockWorker]
-"""Processes between two tests."""
-StartWorker = Callable[[], LockWorker]
+from tests.locking.lock_worker import CONTEND_TIMEOUT, LockWorker
 
 
 def jain(shares: list[int]) -> float:
@@ -42,8 +37,8 @@ def jain(shares: list[int]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
-class Borrowing(ContractBase):
-    """The fixtures: borrowed processes, and the driver of a class."""
+class OnRealStores(ContractBase):
+    """The fixtures: forked processes, and the driver of a class."""
 
     is_real = True
     """Its tests belong to the rows of faults."""
@@ -53,25 +48,6 @@ class Borrowing(ContractBase):
     def databases(self, driver: StoreDriver) -> dict[str, str]:
         """The aliases that other processes need, with their URLs."""
         return driver.databases if isinstance(driver, OwnStore) else {}
-
-    @pytest.fixture
-    def start_worker(
-        self, conf: dict[str, Any], databases: dict[str, str], idle_workers: IdleWorkers
-    ) -> Iterator[StartWorker]:
-        """Return a function that starts a process, or takes an idle one."""
-        used: list[LockWorker] = []
-
-        def start() -> LockWorker:
-            used.append(idle_workers.pop() if idle_workers else LockWorker())
-            used[-1].configure(conf, databases)
-            return used[-1]
-
-        yield start
-        for worker in used:
-            if worker.is_alive and worker.is_intact():
-                idle_workers.append(worker)
-            else:
-                worker.close()
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -84,11 +60,19 @@ class Borrowing(ContractBase):
             yield driver
 
     @pytest.fixture
-    def another(self, start_worker: StartWorker) -> Another:
-        return lambda: Borrowed(start_worker())
+    def another(self, conf: dict[str, Any], databases: dict[str, str]) -> Iterator[Another]:
+        started: list[LockWorker] = []
+
+        def start() -> LockWorker:
+            started.append(LockWorker(conf, databases))
+            return started[-1]
+
+        yield start
+        for worker in started:
+            worker.close()
 
 
-class Contract(Borrowing, contract.Contract):
+class Contract(OnRealStores, contract.Contract):
     """The public contract, and what leases add to it."""
 
     test_every_declared_capability_is_proved = None  # tests of their own prove what hooks cannot
@@ -189,29 +173,23 @@ class Contract(Borrowing, contract.Contract):
     @pytest.mark.parametrize("contenders", [8, pytest.param(64, marks=pytest.mark.long)])
     @needs(lambda can: not can.fair and can.exclusion == "machines")
     def test_every_contender_gets_a_share(
-        self,
-        conf: dict[str, Any],
-        databases: dict[str, str],
-        start_worker: StartWorker,
-        name: str,
-        contenders: int,
+        self, another: Another, name: str, contenders: int
     ) -> None:
         """Chance alone makes unequal shares of few grants; more rounds leave what is unfair.
 
         A lottery of m grants for each contender has a Jain index of about m / (m + 1).
         """
-        workers, shares = [start_worker() for _ in range(4)], [0] * contenders
+        workers, shares = [another() for _ in range(4)], [0] * contenders
         for worker in workers:
-            worker.configure({**conf, "TTL": 30.0}, databases)
-            assert Borrowed(worker).call("acquire", name, CONTEND_TIMEOUT, None)
-            Borrowed(worker).call("release", name)
+            assert worker.call("acquire", name, CONTEND_TIMEOUT, None)
+            worker.call("release", name)
         for _ in range(32):
             end = time.monotonic() + 0.5
             for worker in workers:
-                worker.send("contend", name=name, threads=contenders // 4, until=end)
+                worker.send("contend", name, contenders // 4, end)
             results = [worker.receive() for worker in workers]
-            got = [grants for result in results for grants in result["grants"]]
-            assert max(result["longest"] for result in results) < CONTEND_TIMEOUT
+            got = [number for grants, _ in results for number in grants]
+            assert max(longest for _, longest in results) < CONTEND_TIMEOUT
             shares = [sum(both) for both in zip(shares, got, strict=True)]
             if jain(shares) >= 0.9 and min(shares) > 0:
                 return
@@ -235,13 +213,13 @@ class Contract(Borrowing, contract.Contract):
         try:
             use(100)
             before = resources()
-            use(400)
+            use(300)
             memory, files, threads = (
                 new - old for old, new in zip(before, resources(), strict=True)
             )
         finally:
             tracemalloc.stop()
-        assert memory < 200_000, "more than the bounded caches of names and owners"
+        assert memory < 150_000, "more than the bounded caches of names and owners"
         assert files <= 3, "more than a thread that releases a dropped lock of another test opens"
         assert threads <= 0
         assert not locks.held
@@ -249,20 +227,19 @@ class Contract(Borrowing, contract.Contract):
 
     @needs(lambda can: can.hands_over and can.exclusion == "machines")
     def test_another_process_continues_the_lease_and_renews_it(
-        self, locks: LockStore, start_worker: StartWorker, name: str
+        self, locks: LockStore, another: Another, name: str
     ) -> None:
-        worker, lock = start_worker(), locks.lock(name, ttl=30)
+        worker, lock = another(), locks.lock(name, ttl=30)
         lease = acquired(lock, timeout=5)
-        ticket = json.loads(json.dumps(lease.hand_over()))
-        taken = worker.call("take_over", ticket=ticket, ttl=self.TTL)
-        assert taken["token"] > lease.token
+        ticket = lease.hand_over()
+        assert worker.call("take_over", json.loads(json.dumps(ticket)), self.TTL) > lease.token
         with pytest.raises(LockLost):
             lease.check()
         lock.release()
         with pytest.raises(LockLost):
             TakenOver(locks, ticket).acquire()
         assert not in_thread(locks.lock(name).acquire, timeout=self.TTL * 1.5)
-        assert not Borrowed(worker).call("is_lost", name)
+        assert not worker.call("is_lost", name)
         worker.kill()
         assert acquire_and_release(locks, name)
 

@@ -95,7 +95,7 @@ def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
 @pytest.mark.stores
 def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
     old.ttl = 0.5
-    held = lock("a", ttl=1.5)
+    held = lock("a", ttl=3)
     held.acquire()
     switching = apart(switch, backend="new")
     until(lambda: len(old.backend.times("extend")) >= 2, "the holder renewing")

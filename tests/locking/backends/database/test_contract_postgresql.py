@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -120,7 +120,10 @@ class TestRows(Rows, OnPostgreSql):
         def fill_the_pages_of_the_table() -> None:
             while len(tried) < 1000:
                 tried.append(f"{name}-{len(tried)}")
-                assert acquire_and_release(locks, tried[-1], 0.5)
+                lock = locks.lock(tried[-1], renew=False)
+                assert lock.acquire(timeout=5)
+                with suppress(LockUnavailable):  # the update may need space, too
+                    lock.release()
 
         with pytest.raises(LockUnavailable, match="No space left"):
             fill_the_pages_of_the_table()
@@ -208,7 +211,7 @@ class TestSession(Sessions, OnPostgreSql):
         root, mine, other = self.database.connect(), open_store().lock(name), open_store()
         mine.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(other.lock(name).acquire, timeout=1)
+            waiter = pool.submit(other.lock(name).acquire, timeout=4)
             until(lambda: root.waits() == 1, "the wait on the server")
             ((pid,),) = root("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
             os.kill(pid, signal.SIGSTOP)

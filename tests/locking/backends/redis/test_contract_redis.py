@@ -1,7 +1,7 @@
 """The contract on a real Redis, and its faults on groups of servers."""
 
 from locking.testing.contract_faults import Faults
-from tests.locking.backends.contract import Borrowing, Contract
+from tests.locking.backends.contract import Contract, OnRealStores
 from tests.locking.backends.store_drivers import ClusterDriver, RedisDriver, SentinelDriver
 
 
@@ -11,7 +11,7 @@ class TestRedis(Contract):
     Driver = RedisDriver
 
 
-class OnGroup(Borrowing, Faults):
+class OnGroup(OnRealStores, Faults):
     """The scripts are those of one server; what differs is how a client finds and loses them."""
 
     test_free_lock_is_acquired_at_once = Contract.test_free_lock_is_acquired_at_once

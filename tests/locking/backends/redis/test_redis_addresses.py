@@ -50,7 +50,8 @@ def openssl(folder: Path, *arguments: object) -> None:
 
 def certify(folder: Path, authority: str, *names: str) -> None:
     """Create an authority, and a key and a certificate of it for each name."""
-    new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={authority}")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+    new = ("req", *curve, "-nodes", "-subj", f"/CN={authority}")
     openssl(
         folder, *new, "-x509", "-days", 2, "-keyout", f"{authority}.key", "-out", f"{authority}.crt"
     )

@@ -74,16 +74,6 @@ def test_crash_and_clock_step(step: int, clock: Clock, driven: Redis, connect: C
     assert_overlap(first, take(connect(driven.url)))
 
 
-def test_tokens_stay_above_the_raised_floor(server: Redis, connect: Connect) -> None:
-    """The floor counts even when every clock is behind it."""
-    backend = connect(server.url)
-    seen = take(backend).token + (3600 * 1_000_000 // 16 << 15)
-    backend.break_lock("n")
-    other = connect(server.url)
-    other.raise_token_floor("n", seen)
-    assert take(other).token > seen
-
-
 def test_last_token_is_kept_until_the_clock_has_passed_it(
     clock: Clock, driven: Redis, connect: Connect
 ) -> None:

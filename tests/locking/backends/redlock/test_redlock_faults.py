@@ -46,7 +46,7 @@ def proxy(masters: Masters) -> Iterator[Callable[[int], InterceptingProxy]]:
 class TestAmnesia:
     """Row 6: two masters are paused, A locks the other three, one of them restarts empty."""
 
-    TTL = 3.0
+    TTL = 6.0
 
     def restart_with_lease(self, masters: Masters, **options: float) -> float:
         """Do all that; return A's deadline. Masters 2, 3 and 4 then have no key."""
