@@ -1,11 +1,12 @@
-"""The other processes of the contract, forked from one that has started Django already."""
+"""Other processes, forked from one that has started Django already."""
 
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,7 +16,7 @@ from django.db import connections
 from devservers.base import injected_faults
 from devservers.faults.waiting import until
 from devservers.process import is_stopped
-from locking.exceptions import LockTimeout
+from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
 from locking.lease import TakenOver
 from locking.testing.process import Commands, OtherProcess
@@ -28,23 +29,39 @@ _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(["tests.locking.preload"])
 
 
-class LockWorker(OtherProcess):
-    """Starting it takes milliseconds; its faults count as injected."""
+class Forked(OtherProcess):
+    """A process that executes the methods of what `make` returns; its faults count as injected.
 
-    def __init__(self, conf: Mapping[str, Any], databases: Mapping[str, str]) -> None:
+    An error of a lock becomes a reply with its class and message.
+    """
+
+    def __init__(
+        self, make: Callable[..., object], *args: Any, databases: Mapping[str, str]
+    ) -> None:
         self._pipe, theirs = _forking.Pipe()
-        self._process = _forking.Process(target=_serve, args=(theirs, conf, databases), daemon=True)
+        served = (theirs, databases, make, args)
+        self._process = _forking.Process(target=_serve, args=served, daemon=True)
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    def call(self, do: str, *args: Any, **options: Any) -> Any:
+        self.send(do, *args, **options)
+        return self.receive()
+
+    def send(self, do: str, *args: Any, **options: Any) -> None:
+        self._pipe.send((do, args, options))
+
     def pause(self) -> None:
-        injected_faults["LockWorker stopped"] += 1
-        pid = self._process.pid or 0
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: is_stopped(pid), "a stopped process")
+        injected_faults["process stopped"] += 1
+        os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: is_stopped(self.pid), "a stopped process")
 
     def kill(self) -> None:
-        injected_faults["LockWorker killed"] += 1
+        injected_faults["process killed"] += 1
         self.close()
 
     def close(self) -> None:
@@ -86,10 +103,25 @@ class LockCommands(Commands):
         return grants, max(waits)
 
 
-def _serve(pipe: Connection, conf: Mapping[str, Any], databases: Mapping[str, str]) -> None:
-    added = {alias: environ.Env.db_url_config(url) for alias, url in databases.items()}
-    connections.settings.update(connections.configure_settings({**connections.settings, **added}))
-    commands = LockCommands(create("worker", conf))
+def lock_commands(conf: Mapping[str, Any]) -> LockCommands:
+    return LockCommands(create("worker", conf))
+
+
+def _serve(
+    pipe: Connection, databases: Mapping[str, str], make: Callable[..., object], args: Any
+) -> None:
+    for alias, url in databases.items():
+        entry, before = environ.Env.db_url_config(url), connections.settings.get(alias, {})
+        options = before if before.get("ENGINE") == entry["ENGINE"] else {}
+        added = connections.configure_settings({"default": {}, alias: {**options, **entry}})
+        connections.settings[alias] = added[alias]
+        with suppress(AttributeError):  # unless Django has asked for the alias already
+            del connections[alias]
+    commands = make(*args)
     while True:  # until the other end is closed
-        do, args = pipe.recv()
-        pipe.send(getattr(commands, do)(*args))
+        do, args, options = pipe.recv()
+        try:
+            reply = getattr(commands, do)(*args, **options)
+        except LockError as error:
+            reply = {"error": type(error).__name__, "message": str(error)}
+        pipe.send(reply)

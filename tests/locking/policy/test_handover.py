@@ -16,7 +16,8 @@ from locking import LockError, LockUnavailable, lock, policy
 from locking.models import LockPolicy
 from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome
-from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, PolicyWorker, overlaps
+from tests.locking.lock_worker import Forked
+from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, PolicyCommands, overlaps
 from tests.locking.policy.two_backends import apart
 
 __all__ = ["apart"]
@@ -94,19 +95,20 @@ def switch_with_a_fault(number: int, redis: Redis) -> bool:
 @pytest.mark.parametrize("rounds", [6, pytest.param(200, marks=pytest.mark.long)])
 def test_switches_with_faults_never_have_two_holders(stores, database_url, redis, rounds) -> None:
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(PolicyWorker(database_url, stores, max_age=AGE)) for _ in range(3)
-        ]
-        for worker in workers:
-            worker.contend(NAMES, threads=2, idle=0.01)
-        workers[0].contend(NAMES, idle=0.01, snapshots=True)
+        workers = []
+        for _ in range(3):
+            worker = Forked(PolicyCommands, stores, AGE, databases={"default": database_url})
+            stack.callback(worker.close)
+            worker.call("contend", NAMES, threads=2, idle=0.01)
+            workers.append(worker)
+        workers[0].call("contend", NAMES, threads=1, idle=0.01, snapshots=True)
         finished = 0
         for number in range(rounds):
             finished += switch_with_a_fault(number, redis)
             granted = active.clock() + 3 * AGE
             until(lambda granted=granted: active.clock() > granted, "grants of this epoch")
         until(lambda: policy.finish_switch().state == "steady", "the end of the last switch")
-        grants = [grant for worker in workers for grant in worker.stop()]
+        grants = [grant for worker in workers for grant in worker.call("stop")]
     by_epoch = {grant.epoch for grant in grants}
     record_outcome(f"{len(grants)} grants in {len(by_epoch)} epochs, {finished} switches")
     assert overlaps(grants) == []
