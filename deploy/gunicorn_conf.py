@@ -1,4 +1,4 @@
-"""gunicorn of the full stack. Why each number: docs/how-to/deploy.md, "gunicorn"."""
+"""gunicorn of the full stack. Why each number: docs/reference/deployment.md, "gunicorn"."""
 
 import os
 from itertools import count

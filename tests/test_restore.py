@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +38,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.only("mysql"),
 ]
+ROOT = Path(__file__).parent.parent
 until = partial(waiting.until, seconds=120.0)
 BEFORE = 20
 """Orders of each sale when the dump begins."""
@@ -46,10 +50,27 @@ def _close() -> Iterator[None]:
     locks.close()
 
 
-def mariadb(program: str, *options: str) -> list[str]:
+def back_up(folder: Path) -> Path:
+    """Make a dump with the script of the service `backup`; return its file."""
     where = connection.settings_dict
-    port = f"--port={where['PORT']}"
-    return [required(program), f"--host={HOST}", port, "--user=root", *options, where["NAME"]]
+    env = {
+        "PATH": f"{Path(required('mariadb-dump')).parent}:{os.defpath}",
+        "BACKUPS": str(folder),
+        "MYSQL_HOST": HOST,
+        "MYSQL_TCP_PORT": str(where["PORT"]),
+        "MYSQL_USER": "root",
+        "MYSQL_DATABASE": where["NAME"],
+    }
+    subprocess.run(["sh", ROOT / "deploy/backup.sh", "once"], env=env, check=True)
+    (file,) = folder.iterdir()
+    return file
+
+
+def load(dump: Path) -> None:
+    where = connection.settings_dict
+    options = [f"--host={HOST}", f"--port={where['PORT']}", "--user=root"]
+    command = [required("mariadb"), *options, where["NAME"]]
+    subprocess.run(command, input=gzip.decompress(dump.read_bytes()), check=True)
 
 
 @contextmanager
@@ -79,19 +100,17 @@ def selling(direct: Sale, queued: Sale) -> Iterator[None]:
             each.result()
 
 
-def dump(direct: Sale, queued: Sale, file: Path) -> tuple[int, int]:
-    """Back up while it sells; how many orders there were before and after."""
+def dump(direct: Sale, queued: Sale, folder: Path) -> tuple[Path, int, int]:
+    """Back up while it sells; the file, and how many orders there were before and after."""
 
     def orders(*sales: Sale) -> int:
         return Order.objects.filter(sale__in=sales).count()
 
-    def dumped() -> tuple[int, int] | None:
+    def dumped() -> tuple[Path, int, int] | None:
         first = orders(direct, queued)
-        with file.open("wb") as out:
-            options = ("--single-transaction", "--no-tablespaces")
-            subprocess.run(mariadb("mariadb-dump", *options), stdout=out, check=True)
+        file = back_up(Path(tempfile.mkdtemp(dir=folder)))
         last = orders(direct, queued)
-        return (first, last) if first < last else None
+        return (file, first, last) if first < last else None
 
     with selling(direct, queued):
         until(lambda: min(orders(direct), orders(queued)) >= BEFORE, "orders")
@@ -111,9 +130,9 @@ def dump(direct: Sale, queued: Sale, file: Path) -> tuple[int, int]:
 def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_path: Path) -> None:
     put_in_force("redis")
     direct, queued = a_sale(stock=5000), a_sale(stock=5000, fulfilment=Sale.Fulfilment.QUEUED)
-    (customer, other), file = (a_customer(), a_customer()), tmp_path / "shop.sql"
+    customer, other = a_customer(), a_customer()
     with LateBuyer(database_url, tmp_path) as late:
-        first, last = dump(direct, queued, file)
+        file, first, last = dump(direct, queued, tmp_path)
         # The time that will be lost: the lock is switched twice, and everybody buys.
         for backend in ("database", "redis"):
             lost_epoch = policy.switch(backend=backend, force=True).epoch
@@ -122,8 +141,7 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         late.buy(direct, customer.pk, fault="stop")
         late.wait_for_fault()
 
-        with file.open("rb") as sql:
-            subprocess.run(mariadb("mariadb"), stdin=sql, check=True)
+        load(file)
         if flushed:
             redis.Redis.from_url(settings.REDIS_URL).flushall()
         call_command("migrate", verbosity=0)
