@@ -266,28 +266,6 @@ def django_db_modify_db_settings() -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """Keep content types and permissions when the other rows of a test are deleted.
-
-    To create them again takes 20 times as long as to delete all rows.
-    """
-    from django.core.management.commands import flush
-
-    kept = {"django_content_type", "auth_permission"}
-
-    def sql_flush(style: Any, connection: Any, **options: bool) -> list[str]:
-        tables = connection.introspection.django_table_names(
-            only_existing=True, include_views=False
-        )
-        return connection.ops.sql_flush(style, sorted({*tables} - kept), **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush, "sql_flush", sql_flush)
-        patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **options: None)
-        yield
-
-
-@pytest.fixture(scope="session")
 def django_db_keepdb() -> bool:
     """Keep the test database until its server ends: PostgreSQL drops none that is in use."""
     return _STORE == "postgresql"
