@@ -1,8 +1,8 @@
 """`python -m loadtest EXPERIMENT`: start the servers of an experiment and run it.
 
 EXPERIMENT is a name below or a module. The first line of stdin is {"asked": its arguments,
-"topology": its servers}. It writes events to stdout; the first are the missing servers, then, for a
-name below, the versions, the last is "end". A report that `main` returns is the event before it.
+"topology": its servers}. It writes events to stdout; the first are the missing servers and the
+versions, the last is "end". A report that `main` returns is the event before it.
 """
 
 import json
@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 
 import django
-from django.core.management import call_command
 
 from devservers.faults.worker import emit
 from loadtest.kernel.topology import Topology
@@ -40,11 +39,12 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
         os.environ.update(stores.environ)
         django.setup()
         main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
-        if sys.argv[1] in EXPERIMENTS and "database" not in stores.missing:
-            from loadtest.load.runner import versions  # imports models
+        if "database" not in stores.missing:
+            from loadtest.kernel.tables import create_tables  # these import models
+            from loadtest.load.runner import versions
 
             emit("starting", what="tables")
-            call_command("migrate", verbosity=0, interactive=False)
+            create_tables()
             emit("versions", versions=versions())
         if report := main(request["asked"], stores):
             emit("report", report=report)

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
 from shop.delivery import DeliveryAddress as DeliveryAddress
-from shop.money import check_decimals, default_currency
+from shop.money import check_decimals, default_currency, with_sign
 
 
 class User(AbstractUser):
@@ -133,7 +133,7 @@ class Sale(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.product} @ {self.price}"
+        return f"{self.product} · {with_sign(self.price, settings.CURRENCY)}"
 
     def get_absolute_url(self) -> str:
         """Return the path of the sale page."""

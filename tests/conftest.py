@@ -43,7 +43,6 @@ LONG_FILES = (
     "test_library_tutorial.py",
     "test_tutorial.py",
     "test_library_how_to.py",
-    "test_fuzz.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""
 
@@ -55,7 +54,8 @@ _VENDOR = {"mariadb": "mysql"}.get(_STORE, _STORE)
 _var = temporary_directory("tests")
 _redis = Redis()
 _redis_five = [Redis() for _ in range(5)]
-_mariadb = MariaDb()
+# The default since MariaDB 11.6.2; Debian's has it, too.
+_mariadb = MariaDb(config=["--innodb-snapshot-isolation=ON"])
 _postgresql = PostgreSql(config=["--fsync=off"]) if _STORE == "postgresql" else None
 _database = {"sqlite": None, "mariadb": _mariadb, "postgresql": _postgresql}[_STORE]
 _zookeeper = ZooKeeper(nodes=3)

@@ -1,12 +1,14 @@
 """The pages of the waiting room, and what their script reads."""
 
 import json
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from shop.catalogue.page_cache import get_cached_sale
@@ -65,6 +67,7 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "status": now,
         "place": place,
         "order": order,
+        "turn_until": timezone.now() + timedelta(seconds=place.lasts) if place else None,
         "view": _view(now, place, is_done=order is not None),
         "reasons": REASONS.items(),
         "minutes": settings.WAITING_ROOM_TURN_SECONDS / 60,

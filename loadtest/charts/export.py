@@ -123,7 +123,7 @@ def _buyers(result: Report) -> list[tuple[str, dict[str, Any]]]:
 
 def shown(result: Report) -> dict[str, Any]:
     """Return the template context of a report; a long table shows each guard's worst run only."""
-    runs = result["runs"]
+    runs, plan = result["runs"], Plan(**result["settings"])
     worst = [report.worst(group) for _name, group in report.by_guard(runs)]
     listed = runs if len(runs) <= LISTED else worst
     return {
@@ -134,7 +134,7 @@ def shown(result: Report) -> dict[str, Any]:
         **charts(runs),
         "lines": [
             {
-                **{**run, "guard": report.guard_of(run), "words": report.words(run)},
+                **{**run, "guard": report.run_of(run, plan.repeats), "words": report.words(run)},
                 "faults": [report.fault_words(one) for one in run.get("faults", ())],
             }
             for run in listed
@@ -144,5 +144,5 @@ def shown(result: Report) -> dict[str, Any]:
         "spreads": report.spreads(runs),
         "unlisted": len(runs) - len(listed),
         "versions": result["versions"],
-        "command": Plan(**result["settings"]).command(),
+        "command": plan.command(),
     }

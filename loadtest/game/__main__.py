@@ -8,8 +8,6 @@ import sys
 from contextlib import ExitStack
 
 import django
-from django.apps import apps
-from django.db import connection
 
 from devservers.temporary import temporary_directory
 from loadtest.kernel.topology import Topology
@@ -27,11 +25,9 @@ with ExitStack() as stack:
     os.environ.update(stores.environ)
     django.setup()
     from loadtest.game import host
+    from loadtest.kernel.tables import create_tables
 
-    with connection.schema_editor() as editor:  # migrations would take seconds
-        for model in apps.get_models():
-            if model._meta.can_migrate(connection):
-                editor.create_model(model)
+    create_tables()
     game = host.Game(stores, asked["level"])
     stack.callback(game.close)
     host.serve(game, folder / asked["id"], idle=asked["idle"], life=asked["life"])

@@ -46,6 +46,12 @@ class Param:
     note: Text = ""
     """The help text in the form."""
 
+    def in_words(self, value: Any) -> str:
+        """Return a value, or a list of them, as the form shows it."""
+        words = self.choices if isinstance(self.choices, Mapping) else {}
+        values = value if isinstance(value, list | tuple) else (value,)
+        return " · ".join(str(words.get(one, one)) for one in values)
+
 
 def param(default: Any = MISSING, help: Text = "", **about: Any) -> Any:
     """Return the field of a dataclass with a `Param` of these arguments."""

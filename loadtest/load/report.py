@@ -192,6 +192,12 @@ def guard_of(run: Run) -> str:
     return f"{guard_title(run['backend'], strategy)}{sign}{label}"
 
 
+def run_of(run: Run, repeats: int) -> str:
+    """Return the guard of a run and, of several, its number."""
+    names = {**run, "guard": guard_of(run), "repeats": repeats}
+    return _("%(guard)s, run %(repeat)s of %(repeats)s") % names if repeats > 1 else names["guard"]
+
+
 def worst(runs: Iterable[Run]) -> Run:
     """Return the run that oversold most; of equal ones, that with the longest waits."""
     return max(runs, key=lambda run: (int(run["oversold"]), run.get("wait_ms", {}).get("p99", 0)))

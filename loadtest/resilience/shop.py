@@ -12,7 +12,6 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from django.core.management import call_command
 from django.db import connections
 
 from devservers import HOST, Server, start_all, stop_all
@@ -35,7 +34,6 @@ class Shop:
     """Web, worker, consumer and beats until the block ends, and an open sale under a lock."""
 
     def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
-        call_command("migrate", verbosity=0, interactive=False)
         policy.switch(backend="redis", mode="conditional", reason="lab endure", force=True)
         self.sale = self.open_sale("lab", stock)
         self.page = self.sale.get_absolute_url()

@@ -4,23 +4,20 @@ from typing import Any
 
 from loadtest.charts.curves import DASHES
 from loadtest.load import report
+from loadtest.load.plan import Plan
 from shop.sales.guards import guard_title
 
 Report = dict[str, Any]
 
 
-def differing_settings(a: Report, b: Report) -> list[tuple[str, Any, Any]]:
-    """Return the settings in which two reports differ."""
-    both = a["settings"], b["settings"]
-    return [
-        (name, *(_shown(one[name]) for one in both))
-        for name in a["settings"]
-        if both[0][name] != both[1].get(name)
-    ]
-
-
-def _shown(value: Any) -> Any:
-    return ", ".join(value) if isinstance(value, list | tuple) else value
+def differing_settings(*reports: Report) -> list[tuple[str, str, str]]:
+    """Return the labels and values, as in the form, of the settings in which two reports differ."""
+    found = []
+    for one, about in Plan.about():
+        a, b = (report["settings"].get(one.name) for report in reports)
+        if about.label and a != b:
+            found.append((str(about.label), about.in_words(a), about.in_words(b)))
+    return found
 
 
 def overlaid(*reports: Report) -> list[dict[str, Any]]:

@@ -58,8 +58,7 @@ def context(run: LabRun) -> dict[str, Any]:
         **found,
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
         "under_way": report.so_far(now, several=several),
-        "now": _("%(guard)s, run %(repeat)s of %(repeats)s")
-        % {**now, "guard": report.guard_of(now), "repeats": run.plan["repeats"]},
+        "now": report.run_of(now, run.plan["repeats"]),
         "curve": curves.sold_over_time(drawn),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
         **buyers(now),

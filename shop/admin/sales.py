@@ -138,7 +138,7 @@ class SaleAdmin(SalePages):
     list_display = (
         "slug",
         "product",
-        "price",
+        "amount",
         "left",
         "phase",
         "opening",
@@ -223,6 +223,11 @@ class SaleAdmin(SalePages):
     def phase(self, sale: Sale) -> str:
         """Return the current phase, or that customers no longer find the sale."""
         return str(sale.phase().label if sale.is_listed else _("Unlisted"))
+
+    @admin.display(description=_("price"), ordering="price")
+    def amount(self, sale: Sale) -> str:
+        """Return the price with the currency."""
+        return money(sale.price)
 
     @admin.display(description=_("opens at"), ordering="opens_at")
     def opening(self, sale: Sale) -> str:
@@ -319,17 +324,18 @@ class SaleAdmin(SalePages):
         refusal: str | Promise = "",
     ) -> HttpResponse | None:
         for sale in sales:
+            name = f"{sale.product.title} ({sale.slug})"
             try:
-                problem = "" if step(sale=sale) else refusal % sale.slug
+                problem = "" if step(sale=sale) else refusal % name
             except Overloaded as error:
-                problem = f"{sale.slug}: {error.title}"
+                problem = f"{name}: {error.title}"
             except OutcomeUnknown:
-                problem = _("%s: no reply. Check the stock before you try again.") % sale.slug
+                problem = _("%s: no reply. Check the stock before you try again.") % name
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
                 self.log_change(request, sale, log_entry.format(sale))
-                self.message_user(request, done % sale.slug, messages.SUCCESS)
+                self.message_user(request, done % name, messages.SUCCESS)
         return None
 
     @admin.action(description=_("Duplicate sale"), permissions=["add"])

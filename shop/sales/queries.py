@@ -16,11 +16,6 @@ from shop.models import Sale
 
 Row = TypeVar("Row", Sale, Product)
 
-PRICES = {
-    "under-200": Q(price_now__lt=200),
-    "200-999": Q(price_now__gte=200, price_now__lt=1000),
-    "from-1000": Q(price_now__gte=1000),
-}
 SORTS = {"price": "price_now", "-price": "-price_now"}
 
 
@@ -51,14 +46,11 @@ def has_sale(*, slug: str) -> bool:
     return slug in _all().filter(slug=slug).values_list("slug", flat=True)
 
 
-def catalogue(
-    *, text: str = "", show: str = "", price: str = "", sort: str = ""
-) -> QuerySet[Product]:
+def catalogue(*, text: str = "", show: str = "", sort: str = "") -> QuerySet[Product]:
     """Return the listed products that contain every word of `text`, each with `current_sales`.
 
-    `show` may be "live" (units are on sale now) or "soon", `price` a key of PRICES and `sort` one
-    of SORTS; other values are ignored. A product's price is that of its first current sale, or
-    else its own.
+    `show` may be "live" (units are on sale now) or "soon", and `sort` a key of SORTS; other values
+    are ignored. A product's price is that of its first current sale, or else its own.
     """
     now = timezone.now()
     current = current_sales(now=now)
@@ -69,11 +61,10 @@ def catalogue(
     live, soon = Q(opens_at__lte=now, stock__quantity__gt=0), Q(opens_at__gt=now)
     if show in ("live", "soon"):
         products = products.filter(Exists(its_sales.filter(live if show == "live" else soon)))
-    if price in PRICES or sort in SORTS:
+    if sort in SORTS:
         first_sale = Subquery(its_sales.values("price")[:1])
         products = products.annotate(price_now=Coalesce(first_sale, F("price")))
-        products = products.filter(PRICES.get(price, Q()))
-        products = products.order_by(SORTS.get(sort, "name"), "pk")
+        products = products.order_by(SORTS[sort], "pk")
     for word in text.split():
         products = products.filter(
             Q(name__icontains=word)

@@ -73,9 +73,14 @@ def _home_context() -> dict[str, Any]:
     groups = get_cached_home()
     slugs = "|".join(",".join(sale.slug for sale in sales) for sales in groups.values())
     poll_ms = min((_poll_ms(sale) for sale in groups["live"] + groups["upcoming"]), default=60_000)
-    layout = f"{crc32(slugs.encode()):x}"
-    now = timezone.now()
-    return {**groups, "full": CURRENT, "layout": layout, "now": now, "poll_ms": poll_ms}
+    return {
+        **groups,
+        "sales": [sale for sales in groups.values() for sale in sales],
+        "full": CURRENT,
+        "layout": f"{crc32(slugs.encode()):x}",
+        "now": timezone.now(),
+        "poll_ms": poll_ms,
+    }
 
 
 def _poll_ms(sale: Sale) -> int:
@@ -89,7 +94,7 @@ def products(request: HttpRequest) -> HttpResponse:
     """Show a page of the catalogue or of a search; unknown choices are ignored."""
     # PostgreSQL accepts no NUL in a text.
     text = request.GET.get("q", "").replace("\0", " ").strip()[:100]
-    choice = {name: request.GET.get(name, "") for name in ("show", "price", "sort")}
+    choice = {name: request.GET.get(name, "") for name in ("show", "sort")}
     page = get_cached_products(number=request.GET.get("page", "1"), text=text, **choice)
     return render(request, "shop/products.html", {"page": page, "text": text, **choice})
 

@@ -1,7 +1,5 @@
 """Two reports side by side."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
@@ -34,10 +32,13 @@ def test_differences_have_signs() -> None:
     assert (row["pair"][1], row["difference"]) == (None, {})
     (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))
     assert row["difference"] == {}
-    assert comparison.differing_settings(A, B) == [("stock", 50, 80), ("seed", 42, 7)]
+    assert comparison.differing_settings(A, B) == [
+        ("Stock", "50", "80"),
+        ("Random seed", "42", "7"),
+    ]
     assert comparison.differing_settings(A, A) == []
     other = {**A, "settings": {**A["settings"], "backends": ["none", "process"]}}
     changed = comparison.differing_settings(
         {**A, "settings": {**A["settings"], "backends": ()}}, other
     )
-    assert changed == [("backends", "", "none, process")]
+    assert changed == [("Backends", "", "no lock · process")]

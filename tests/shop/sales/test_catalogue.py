@@ -49,36 +49,32 @@ def found(query: str, client: Client | None = None) -> str:
     return "".join(product.slug[0] for product in page)
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("", "abcde"),
-        ("q=cup+a", "a"),
-        ("q=杯子", "a"),
-        ("show=live", "a"),
-        ("show=soon", "b"),
-        ("price=under-200", "ab"),
-        ("price=200-999", "c"),
-        ("price=from-1000", "de"),
-        ("sort=price", "bacde"),
-        ("sort=-price", "edcab"),
-        ("q=p&sort=-price", "ecab"),
-        ("q=p&price=under-200&show=live&sort=price", "a"),
-        ("price=from-1000&show=soon", ""),
-    ],
-)
-def test_choices_combine(query, expected):
-    assert found(query) == expected
+CHOICES = {
+    "": "abcde",
+    "q=cup+a": "a",
+    "q=杯子": "a",
+    "show=live": "a",
+    "show=soon": "b",
+    "sort=price": "bacde",
+    "sort=-price": "edcab",
+    "q=p&sort=-price": "ecab",
+    "q=a&show=live&sort=price": "a",
+    "q=piano&show=soon": "",
+}
 
 
-UNKNOWN = "show=nonsense price=-1 sort=name;drop show=live%00 sort=Price price=" + "9" * 500
+def test_choices_combine():
+    assert {query: found(query) for query in CHOICES} == CHOICES
 
 
-@pytest.mark.parametrize("query", UNKNOWN.split())
-def test_unknown_choices_are_ignored(query):
-    response = Client().get(f"/products/?{query}")
-    assert (response.status_code, found(query)) == (200, "abcde")
-    assert "selected" not in response.text.split('<form class="filter">')[1].split("</form>")[0]
+UNKNOWN = "show=nonsense price=-1 sort=name;drop show=live%00 sort=Price sort=" + "9" * 500
+
+
+def test_unknown_choices_are_ignored():
+    for query in UNKNOWN.split():
+        response = Client().get(f"/products/?{query}")
+        assert (response.status_code, found(query)) == (200, "abcde"), query
+        assert "selected" not in response.text.split('<form class="filter">')[1].split("</form>")[0]
 
 
 def test_page_shows_the_choices_and_the_number_found():
@@ -93,7 +89,7 @@ def test_page_shows_the_choices_and_the_number_found():
 def test_links_between_pages_keep_the_choices():
     for number in range(2 * page_cache.PAGE):
         a_product(f"pot-{number:02}", 10 + number)
-    client, seen, path = Client(), [], "/products/?q=pot&price=under-200&sort=-price"
+    client, seen, path = Client(), [], "/products/?q=pot&show=&sort=-price"
     while path:
         response = client.get(path)
         seen += [product.slug for product in response.context["page"]]
