@@ -1,8 +1,8 @@
 """`python -m loadtest EXPERIMENT`: start the servers of an experiment and run it.
 
 EXPERIMENT is a name below or a module. The first line of stdin is {"asked": its arguments,
-"topology": its servers}. It writes events to stdout; the first are the missing servers, then, for a
-name below, the versions, the last is "end". A report that `main` returns is the event before it.
+"topology": its servers}. It writes events to stdout; the first are the missing servers and the
+versions, the last is "end". A report that `main` returns is the event before it.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import django
 
 from devservers.faults.worker import emit
-from loadtest.kernel.topology import Topology, create_tables
+from loadtest.kernel.topology import Topology
 
 EXPERIMENTS = {
     "run": "loadtest.load.runner",
@@ -39,8 +39,9 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
         os.environ.update(stores.environ)
         django.setup()
         main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
-        if sys.argv[1] in EXPERIMENTS and "database" not in stores.missing:
-            from loadtest.load.runner import versions  # imports models
+        if "database" not in stores.missing:
+            from loadtest.kernel.tables import create_tables  # these import models
+            from loadtest.load.runner import versions
 
             emit("starting", what="tables")
             create_tables()

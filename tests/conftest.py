@@ -13,6 +13,9 @@ from typing import Any
 
 import django
 import pytest
+from django.core.management.color import no_style
+from django.db import connection
+from django.test import TransactionTestCase
 
 from devservers import (
     MariaDb,
@@ -40,7 +43,6 @@ LONG_FILES = (
     "test_library_tutorial.py",
     "test_tutorial.py",
     "test_library_how_to.py",
-    "test_fuzz.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""
 
@@ -52,7 +54,8 @@ _VENDOR = {"mariadb": "mysql"}.get(_STORE, _STORE)
 _var = temporary_directory("tests")
 _redis = Redis()
 _redis_five = [Redis() for _ in range(5)]
-_mariadb = MariaDb()
+# The default since MariaDB 11.6.2; Debian's has it, too.
+_mariadb = MariaDb(config=["--innodb-snapshot-isolation=ON"])
 _postgresql = PostgreSql(config=["--fsync=off"]) if _STORE == "postgresql" else None
 _database = {"sqlite": None, "mariadb": _mariadb, "postgresql": _postgresql}[_STORE]
 _zookeeper = ZooKeeper(nodes=3)
@@ -72,6 +75,22 @@ os.environ.update(
 )
 (_var / "static").mkdir()  # WhiteNoise warns when nothing was ever collected.
 django.setup()
+
+KEPT_TABLES = {"django_content_type", "auth_permission"}
+"""Those that `migrate` fills and no test changes."""
+
+
+def _delete_rows(_test: TransactionTestCase) -> None:
+    """Empty the tables after a transactional test, except KEPT_TABLES.
+
+    Django would empty these as well and fill them again, which takes longer than most tests.
+    """
+    names = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    emptied = sorted({*names} - KEPT_TABLES)
+    connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), emptied))
+
+
+TransactionTestCase._fixture_teardown = _delete_rows  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -243,8 +262,6 @@ def django_db_modify_db_settings() -> None:
     if _database:
         _database.start()
         return
-    from django.db import connection
-
     connection.settings_dict["TEST"]["NAME"] = str(_var / "test.sqlite3")
 
 
@@ -257,8 +274,6 @@ def django_db_keepdb() -> bool:
 @pytest.fixture(scope="session")
 def test_database_url(django_db_setup: None) -> str:
     """Return DATABASE_URL of the test database, for processes that outlive a test."""
-    from django.db import connection
-
     name = connection.settings_dict["NAME"]
     return _database.url.replace("/shop", f"/{name}") if _database else f"sqlite:///{name}"
 

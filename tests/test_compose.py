@@ -3,15 +3,13 @@
 import re
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import MySQLdb
 import pytest
 from ruamel.yaml import YAML
 
-from devservers import HOST, MariaDb
+from devservers.programs import required
 from tools.containers import containers
 from tools.stack import StackError, interpolate
 
@@ -124,14 +122,10 @@ def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:
             assert used < limit, f"{name}: the kernel would end it before Redis refuses or evicts"
 
 
-def test_database_is_the_version_of_the_tests(
-    services: dict[str, dict[str, Any]], mariadb: MariaDb
-) -> None:
-    connection = MySQLdb.connect(host=HOST, port=mariadb.port, user="root")
-    with closing(connection), connection.cursor() as cursor:
-        cursor.execute("SELECT version()")
-        (version,) = cursor.fetchone()
-    tested = ".".join(version.split(".")[:2])
+def test_database_is_the_version_of_the_tests(services: dict[str, dict[str, Any]]) -> None:
+    command = [required("mariadbd"), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (tested,) = re.findall(r"Ver (\d+\.\d+)", done.stdout)
     assert services["mariadb"]["image"] == f"mariadb:{tested}"
 
 

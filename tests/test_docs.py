@@ -9,8 +9,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from unittest.mock import patch
 
-import pytest
-
 from shop.purchase.place_order import RECOVERY
 from tests.docs.pages import CURRENT, DOCS, PAGES, ROOT, page_id, without_blocks
 
@@ -44,9 +42,9 @@ def dead_links(page: Path, text: str) -> list[str]:
     return dead
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_lead_to_pages_and_headings(page: Path) -> None:
-    assert dead_links(page, page.read_text()) == []
+def test_links_lead_to_pages_and_headings() -> None:
+    found = {page_id(page): dead_links(page, page.read_text()) for page in PAGES}
+    assert {page: links for page, links in found.items() if links} == {}
 
 
 def test_control_dead_links_are_found() -> None:
@@ -54,22 +52,27 @@ def test_control_dead_links_are_found() -> None:
     assert dead_links(ROOT / "README.md", text) == ["no.md#", "README.md#no", "no.svg#"]
 
 
-@pytest.mark.parametrize("page", CURRENT, ids=page_id)
-def test_named_files_exist(page: Path) -> None:
+def named(pattern: str) -> dict[str, str]:
+    """Return what the pattern finds on the current pages, each with one of its pages."""
+    return {
+        found: page_id(page) for page in CURRENT for found in re.findall(pattern, page.read_text())
+    }
+
+
+def test_named_files_exist() -> None:
     folders = "deploy|devservers|docs|inventory|loadtest|locking|requirements|shop|tests|tools"
     folders += "|waiting_room"
-    for path in re.findall(rf"(?<![\w/.])((?:{folders})/[\w./*-]*[\w*/])", page.read_text()):
-        assert [*ROOT.glob(path), *(ROOT / "tests").glob(path)], path
-    for name in re.findall(r"`(test_[\w*]+\.py)`", page.read_text()):
-        assert [*(ROOT / "tests").rglob(name)], name
+    tests = ROOT / "tests"
+    for path, page in named(rf"(?<![\w/.])((?:{folders})/[\w./*-]*[\w*/])").items():
+        assert [*ROOT.glob(path), *tests.glob(path)], f"{page}: {path}"
+    for path, page in named(r"`(test_[\w*]+\.py)`").items():
+        assert [*tests.rglob(path)], f"{page}: {path}"
 
 
-@pytest.mark.parametrize("page", CURRENT, ids=page_id)
-def test_dotted_names_exist(page: Path) -> None:
+def test_dotted_names_exist() -> None:
     packages = "locking|shop|inventory|loadtest|devservers|waiting_room"
-    pattern = rf"`((?:{packages})(?:\.[a-z]\w*)+(?:\.[A-Z]\w*)?)`"
     with patch.dict(os.environ):  # shop.settings.production sets defaults there
-        for name in set(re.findall(pattern, page.read_text())) - NO_MODULES:
+        for name in named(rf"`((?:{packages})(?:\.[a-z]\w*)+(?:\.[A-Z]\w*)?)`").keys() - NO_MODULES:
             resolve_name(name)
 
 
@@ -128,10 +131,9 @@ def test_recovery_of_a_purchase_is_documented() -> None:
 
 def test_named_tests_exist() -> None:
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "locking/testing").glob("*.py")]
-    tests = "".join(file.read_text() for file in files)
-    for page in CURRENT:
-        for name in re.findall(r"`(test_\w+)`", page.read_text()):
-            assert f"def {name}(" in tests, f"{page.name}: {name}"
+    tests = set(re.findall(r"def (test_\w+)\(", "".join(file.read_text() for file in files)))
+    pages = named(r"`(test_\w+)`")
+    assert {name: page for name, page in pages.items() if name not in tests} == {}
 
 
 def decisions() -> dict[str, str]:

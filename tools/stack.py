@@ -292,15 +292,13 @@ class Stack:
             yield name, command if how == "CMD" else ["sh", "-c", *command], env
 
     def wait_healthy(self, names: set[str] | None = None, seconds: float = READY_SECONDS) -> None:
-        """Wait until all health checks pass; raise StackError with those that do not."""
+        """Wait for one health check after the other; raise StackError with one that does not."""
         deadline = time.monotonic() + seconds
-        waiting = [check for check in self.checks() if names is None or check[0] in names]
-        while waiting:
-            waiting = [check for check in waiting if not _passes(*check[1:])]
-            if waiting and time.monotonic() > deadline:
-                failing = ", ".join(name for name, *_ in waiting)
-                raise StackError(f"not healthy after {seconds:g} s: {failing}")
-            time.sleep(0.5 if waiting else 0)
+        for name, command, env in self.checks():
+            while (names is None or name in names) and not _passes(command, env):
+                if time.monotonic() > deadline:
+                    raise StackError(f"not healthy after {seconds:g} s: {name}")
+                time.sleep(0.5)
 
 
 def _passes(command: list[str], env: dict[str, str]) -> bool:

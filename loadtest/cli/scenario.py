@@ -75,7 +75,7 @@ class ScenarioCommand(Command):
         report = run(asked.names * asked.rounds, bar.show)
         for suffix, folder in self.charts.items():
             export.write_charts(report, folder, suffix=suffix)
-        return _counted(report) if asked.rounds > 1 else report
+        return counted(report) if asked.rounds > 1 else report
 
     def is_ok(self, report: Row) -> bool:
         """Return True if each scenario was shown as planned."""
@@ -112,7 +112,7 @@ class ScenarioCommand(Command):
 COMMAND = ScenarioCommand()
 
 
-def _counted(report: dict[str, Any]) -> dict[str, Any]:
+def counted(report: dict[str, Any]) -> dict[str, Any]:
     """Return how often each scenario had each verdict, and why others than ok."""
     rows: dict[str, dict[str, Any]] = {}
     for result in report["scenarios"]:

@@ -9,10 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from django.apps import apps
-from django.core.management import call_command
-from django.db import connection
-
 from devservers import MariaDb, PostgreSql, Redis, Server, ServerError, ZooKeeper
 from devservers.base import start_all, stop_all
 from devservers.faults.ensemble import Partitioned
@@ -21,17 +17,6 @@ from devservers.faults.proxy import Proxy
 NOWHERE = "unix:///nonexistent"
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
-
-
-def create_tables() -> None:
-    """Create the tables in an empty database: in a twentieth of the time of the migrations."""
-    if connection.vendor == "postgresql":  # a migration creates a function
-        call_command("migrate", verbosity=0, interactive=False)
-    elif not connection.introspection.table_names():
-        with connection.schema_editor() as editor:
-            for model in apps.get_models():
-                if model._meta.can_migrate(connection):
-                    editor.create_model(model)
 
 
 def private_environ(folder: Path) -> dict[str, str]:

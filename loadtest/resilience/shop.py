@@ -16,7 +16,6 @@ from django.db import connections
 
 from devservers import HOST, Server, start_all, stop_all
 from devservers.faults.waiting import until
-from loadtest.kernel.topology import create_tables
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale
 from loadtest.resilience.processes import Celery, Consumer, Web
@@ -35,7 +34,6 @@ class Shop:
     """Web, worker, consumer and beats until the block ends, and an open sale under a lock."""
 
     def __init__(self, *, stock: int, beats: int = 0, buyers: int = BUYERS) -> None:
-        create_tables()
         policy.switch(backend="redis", mode="conditional", reason="lab endure", force=True)
         self.sale = self.open_sale("lab", stock)
         self.page = self.sale.get_absolute_url()

@@ -3,6 +3,7 @@
 Prices, stock and orders are written once, through the services, and are read-only afterwards.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.conf import settings
@@ -14,11 +15,12 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.exceptions import OutcomeUnknown
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
+from shop.admin.sale_pages import BackToPage
 from shop.admin.sales import SaleAdmin
 from shop.errors import InvalidTransition, ShopError
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
-from shop.payments.service import refund_order
+from shop.payments.service import mark_paid, refund_order
 from shop.templatetags.shop import money
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
@@ -73,8 +75,8 @@ class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
 
 
 @admin.register(Order)
-class OrderAdmin(_Listed):
-    """Orders: customers and scheduled jobs change them, staff refund them."""
+class OrderAdmin(BackToPage, _Listed):
+    """Orders: customers and scheduled jobs change them, staff refund them or mark them as paid."""
 
     list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
     list_filter = ("status", "created_at")
@@ -93,7 +95,7 @@ class OrderAdmin(_Listed):
     )
     inlines = (AddressInline,)
     shown_with = ("customer", "sale__product")
-    actions = ("refund",)
+    actions = ("refund", "mark_paid")
 
     @admin.display(description=_("Total"))
     def total(self, order: Order) -> str:
@@ -110,19 +112,32 @@ class OrderAdmin(_Listed):
         chosen = list(orders.select_related("sale__product", "customer"))
         name = chosen[0].number if len(chosen) == 1 else str(len(chosen))
         asked = confirm(request, self, "admin/shop/order/refund.html", name=name, orders=chosen)
-        for order in chosen if asked is None else ():
+        done = _("%s is cancelled, and its payment is being refunded.")
+        said = "Cancelled and refunded.", done, _("No payment that could be refunded.")
+        return asked or self._each(request, chosen, refund_order, *said)
+
+    @admin.action(description=_("Mark as paid"), permissions=["refund"])
+    def mark_paid(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
+        """Record that the selected orders were paid outside of the shop."""
+        said = "Marked as paid outside of the shop.", _("%s is marked as paid."), ""
+        self._each(request, orders, mark_paid, *said)
+
+    def _each(
+        self, request: HttpRequest, orders: Iterable[Order], step: Callable[..., None], *said: Any
+    ) -> HttpResponse | None:
+        log_entry, done, refusal = said
+        for order in orders:
             try:
-                refund_order(order=order)
+                step(order=order)
             except (ShopError, OutcomeUnknown) as error:
                 problem = getattr(error, "title", _("No reply. Check the order and try again."))
-                if isinstance(error, InvalidTransition):
-                    problem = _("No payment that could be refunded.")
+                if refusal and isinstance(error, InvalidTransition):
+                    problem = refusal
                 self.message_user(request, f"{order.number}: {problem}", messages.ERROR)
             else:
-                self.log_change(request, order, "Cancelled and refunded.")
-                done = _("%s is cancelled, and its payment is being refunded.") % order.number
-                self.message_user(request, done, messages.SUCCESS)
-        return asked
+                self.log_change(request, order, log_entry)
+                self.message_user(request, done % order.number, messages.SUCCESS)
+        return None
 
 
 @admin.register(RejectedReservation)

@@ -33,7 +33,19 @@ PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 SHIP = "shop.change_deliveryaddress"
 
 
-class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
+class BackToPage(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Actions that the page of an object offers as well; its form names the object in `back`."""
+
+    def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """After an action from the page of an object, return to it."""
+        response = super().response_action(request, queryset)
+        number = request.POST.get("back", "")
+        if response and number.isdecimal() and response.get("Location") == request.get_full_path():
+            return redirect(f"admin:shop_{self.opts.model_name}_change", number)
+        return response
+
+
+class SalePages(BackToPage):
     """The page of a sale, with all that belongs to it."""
 
     change_form_template = "admin/shop/sale/change_form.html"
@@ -61,14 +73,6 @@ class SalePages(admin.ModelAdmin):  # type: ignore[type-arg]
                 "latest": sale.orders.order_by("-pk").select_related("customer")[:LATEST],
             }
         return super().change_view(request, object_id, form_url, extra_context)
-
-    def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """After an action from the page of a sale, return to it."""
-        response = super().response_action(request, queryset)
-        number = request.POST.get("back", "")
-        if response and number.isdecimal() and response.get("Location") == request.get_full_path():
-            return redirect("admin:shop_sale_change", number)
-        return response
 
     def export(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Return the orders of the sale as CSV."""

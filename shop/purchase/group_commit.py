@@ -14,15 +14,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
+from django.db import IntegrityError
 
+from inventory.exceptions import OutOfStock
 from inventory.stock import Withdrawal
 from locking import Lease, LockError, LockTimeout, locks, policy
 from locking.policy.lock import PolicyLock
+from shop.errors import LimitReached
 from shop.models import Sale
+from shop.platform.deadline import current_deadline
 from shop.sales.purchase_request import record_lock
 from shop.sales.stock_lock import sale_lock, use_of, withdraw
 
 logger = logging.getLogger("shop")
+
+REFUSED = (IntegrityError, LimitReached, OutOfStock)
+"""Errors of one purchase: the database has replied, and the grant serves the next one."""
 
 
 class _Waiter:
@@ -116,7 +123,7 @@ def _lead(lock: PolicyLock, mine: _Waiter, most: int) -> tuple[int, dict[str, An
 
 
 def _write_group(lease: Lease, group: Sequence[_Waiter]) -> None:
-    """Write the purchases together or, if that fails, one by one until an error."""
+    """Write the purchases together or, if that fails, one by one until the connection may fail."""
     if len(group) > 1:
         try:
             _write(lease, group)
@@ -126,13 +133,14 @@ def _write_group(lease: Lease, group: Sequence[_Waiter]) -> None:
         else:
             return
     for one in group:
-        if one is not group[0] and lease.lost:
+        if one is not group[0] and (lease.lost or current_deadline().is_over):
             return
         try:
             _write(lease, [one])
         except Exception as error:  # noqa: BLE001 - raised in the thread that submitted it
             one.finish(error=error)
-            return  # the connection may have failed
+            if not isinstance(error, REFUSED):
+                return  # the connection may have failed
 
 
 def _write(lease: Lease, group: Sequence[_Waiter]) -> None:

@@ -140,8 +140,10 @@ def read_purchase(
     most = sale.limit_per_customer
     if not 1 <= quantity <= most:
         raise BadInput(format_lazy(_("The quantity must be between 1 and {most}."), most=most))
-    is_first_attempt = str(sent.get("attempt")) == "1"
-    return PurchaseRequest(customer_id, sale, quantity, key, is_first, is_first_attempt)
+    attempt = str(sent.get("attempt", ""))
+    # An earlier attempt may have been the customer's first order, so a later one looks for it.
+    is_first = is_first and attempt in ("", "1")
+    return PurchaseRequest(customer_id, sale, quantity, key, is_first, attempt == "1")
 
 
 def key_of(request: HttpRequest) -> str:

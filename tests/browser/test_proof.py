@@ -36,10 +36,10 @@ def test_visitor_signs_up_and_joins_with_a_proof(people, settings, monkeypatch, 
     expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
 
 
-@pytest.mark.parametrize("bits", [16])
-def test_browser_solves_a_proof_while_the_form_is_filled_in(people, settings, bits):
+@pytest.mark.long
+def test_browser_solves_a_proof_while_the_form_is_filled_in(people, settings):
     """`pytest -s` prints the figure that docs/reference/settings.md has."""
-    settings.PROOF_OF_WORK = bits
+    settings.PROOF_OF_WORK = 16
     page, tried, began = people(), 0, time.monotonic()
     for _ in range(4):
         page.goto("/accounts/sign-up/")

@@ -34,8 +34,3 @@ def test_wide_table_continues_below_with_its_first_column() -> None:
     assert all(block.splitlines()[3].startswith("redis ") for block in blocks)
     assert max(len(line) for block in blocks for line in block.splitlines()) <= 30
     assert table(HEADINGS, ROWS, width=40) == table(HEADINGS, ROWS)
-
-
-def test_table_without_rows_has_its_headings() -> None:
-    assert table(("a", "b"), []).splitlines() == ["a  b", "─  ─"]
-    assert table(("a", "b"), [["x", "y"], [], ["z"]]).splitlines()[2:] == ["x  y", "", "z"]

@@ -19,7 +19,7 @@ from tests.shop.conftest import amy, in_force
 from tests.shop.making import a_sale
 
 __all__ = ["amy", "in_force"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = pytest.mark.django_db
 
 GOOD = "products/kettle.svg"
 HOSTILE = [

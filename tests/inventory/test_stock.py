@@ -13,6 +13,7 @@ from inventory.stock import (
     commit,
     count_stale_write,
     create_stock,
+    fence_off,
     release,
     reserve,
     restock,
@@ -154,13 +155,13 @@ def test_reading_is_stale_after_another_write(stock, token, change) -> None:
     assert row(stock).quantity == left - 1
 
 
-def test_naive_writer_overwrites_returned_units(stock) -> None:
-    """The control: only a lock that never lies prevents it."""
-    buy(stock, NAIVE, fence(1), quantity=4)
-    reading = read(stock, NAIVE, fence(1))
-    put_back(stock, fence(2), quantity=4)
-    take(reading, order="B")
-    assert row(stock).quantity == 0, "four units are lost"
+def test_row_that_is_fenced_off_refuses_earlier_epochs(stock) -> None:
+    buy(stock, CONDITIONAL, fence(7))
+    fence_off(epoch=2)
+    assert fence_of(stock) == (2, 0)
+    with pytest.raises(StaleFence):
+        buy(stock, CONDITIONAL, fence(99), order="B")
+    buy(stock, CONDITIONAL, fence(1, epoch=2), order="B")
 
 
 def test_release_under_an_older_fence_is_refused(stock) -> None:

@@ -1,7 +1,5 @@
 """`manage.py lab` as tests give it, and the processes that it leaves or does not."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,140 +1,94 @@
-"""A process that takes locks on request: to be killed, paused, or raced against.
+"""Other processes, forked from one that has started Django already."""
 
-with LockWorker(conf) as other:
-    other.acquire("sale:1", timeout=0)      # -> {"ok": True, "owner": ..., "token": ...}
-    other.kill()                            # SIGKILL while it holds the lock
-"""
-
+import multiprocessing
+import os
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import environ
 from django.db import connections
 
-from devservers.faults.worker import WorkerProcess
+from devservers.base import injected_faults
+from devservers.faults.waiting import until
+from devservers.process import is_stopped
 from locking.exceptions import LockError, LockTimeout
 from locking.handler import create
-from locking.lease import Lock, LockStore, TakenOver
-from locking.names import ReservedName
+from locking.lease import TakenOver
+from locking.testing.process import Commands, OtherProcess
 
 WORK_SECONDS = 0.001
 """How long each holder keeps a lock, the same for every backend."""
 CONTEND_TIMEOUT = 10.0
 
+_forking = multiprocessing.get_context("forkserver")
+_forking.set_forkserver_preload(["tests.locking.preload"])
 
-class LockWorker(WorkerProcess):
-    """A process with one backend, which is created from a LOCKS entry."""
 
-    commands = "tests.locking.lock_worker:LockCommands"
+class Forked(OtherProcess):
+    """A process that executes the methods of what `make` returns; its faults count as injected.
 
-    def __init__(self, conf: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(self.commands, env)
-        if conf:
-            self.configure(conf)
+    An error of a lock becomes a reply with its class and message.
+    """
 
-    def configure(
-        self, conf: Mapping[str, Any], databases: Mapping[str, str] | None = None
+    def __init__(
+        self, make: Callable[..., object], *args: Any, databases: Mapping[str, str]
     ) -> None:
-        """Replace the backend by one of this entry; `databases` adds aliases with their URLs."""
-        self.call("configure", conf=dict(conf), databases=dict(databases or {}))
+        self._pipe, theirs = _forking.Pipe()
+        served = (theirs, databases, make, args)
+        self._process = _forking.Process(target=_serve, args=served, daemon=True)
+        self._process.start()
+        theirs.close()
 
-    def acquire(self, name: str, **options: Any) -> dict[str, Any]:
-        """Acquire a lock; options: timeout, ttl, renew."""
-        return self.call("acquire", name=name, **options)
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
 
-    def release(self, name: str) -> dict[str, Any]:
-        return self.call("release", name=name)
+    def call(self, do: str, *args: Any, **options: Any) -> Any:
+        self.send(do, *args, **options)
+        return self.receive()
 
-    def lease(self, name: str) -> dict[str, Any]:
-        """Return what the holder believes of its lease."""
-        return self.call("lease", name=name)
+    def send(self, do: str, *args: Any, **options: Any) -> None:
+        self._pipe.send((do, args, options))
 
-    def queue_up(self, name: str, size: int, ttl: float) -> None:
-        """Start `size` threads that wait for a lock and release it at once."""
-        self.call("queue_up", name=name, size=size, ttl=ttl)
+    def pause(self) -> None:
+        injected_faults["process stopped"] += 1
+        os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: is_stopped(self.pid), "a stopped process")
 
-    def contend(self, name: str, *, threads: int, until: float) -> None:
-        """Start acquiring and releasing in many threads until a monotonic time.
+    def kill(self) -> None:
+        injected_faults["process killed"] += 1
+        self.close()
 
-        The reply holds the grants of each thread, and the longest wait in seconds.
-        """
-        self.send("contend", name=name, threads=threads, until=until)
+    def close(self) -> None:
+        super().kill()
 
 
-class LockCommands:
+class LockCommands(Commands):
     """The child's side."""
 
-    ERRORS = (LockError,)
-
-    def __init__(self) -> None:
-        self.held: dict[str, Lock] = {}
-        self.backend: LockStore | None = None
-
-    def configure(
-        self, conf: dict[str, Any], databases: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        if self.backend is not None:
-            self.backend.close()
-        added = {alias: environ.Env.db_url_config(url) for alias, url in (databases or {}).items()}
-        for alias in added:
-            with suppress(AttributeError):  # unless it was connected, to another server
-                del connections[alias]
-        connections.settings.update(
-            connections.configure_settings({**connections.settings, **added})
-        )
-        self.backend = create("worker", conf)
-        return {"ok": True}
-
-    def retire(self, tag: str) -> dict[str, Any]:
-        """Close the backend; return the names of locks that were not released."""
-        if self.backend is not None:
-            self.backend.close()
-            self.backend = None
-        return {"tag": tag, "held": list(self.held)}
-
-    def acquire(
-        self, name: str, timeout: float | None = None, ttl: float | None = None, renew: bool = True
-    ) -> dict[str, Any]:
-        lock = self.backend.lock(ReservedName(name), ttl=ttl, renew=renew)
-        if not lock.acquire(timeout=timeout):
-            return {"ok": False}
-        self.held[name] = lock
-        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
-
-    def release(self, name: str) -> dict[str, Any]:
-        self.held.pop(name).release()
-        return {"ok": True}
-
-    def take_over(self, ticket: dict[str, Any], ttl: float) -> dict[str, Any]:
-        lock = TakenOver(self.backend, ticket, ttl=ttl)
-        lock.acquire()
+    def take_over(self, ticket: dict[str, Any], ttl: float) -> int:
+        """Continue a lease that was handed over; return the new token."""
+        lock = TakenOver(self._store, ticket, ttl=ttl)
+        assert lock.acquire()
         self.held[lock.name] = lock
-        return {"ok": True, "owner": lock.lease.owner, "token": lock.lease.token}
+        return lock.lease.token
 
-    def lease(self, name: str) -> dict[str, Any]:
-        lease = self.held[name].lease
-        return {"ok": True, "lost": lease.lost, "token": lease.token}
+    def contend(self, name: str, threads: int, until: float) -> tuple[list[int], float]:
+        """Acquire and release in many threads until a monotonic time.
 
-    def queue_up(self, name: str, size: int, ttl: float) -> dict[str, Any]:
-        def enter(lock: Lock) -> None:
-            with lock:
-                pass
-
-        for _ in range(size):
-            lock = self.backend.lock(name, ttl=ttl, timeout=60)
-            threading.Thread(target=enter, args=[lock], daemon=True).start()
-        return {"ok": True}
-
-    def contend(self, name: str, threads: int, until: float) -> dict[str, Any]:
+        Return the grants of each thread, and the longest wait in seconds.
+        """
         grants, waits = [0] * threads, [0.0] * threads
 
         def work(number: int) -> None:
             while (started := time.monotonic()) < until:
                 try:
-                    with self.backend.lock(name, timeout=CONTEND_TIMEOUT):
+                    with self._store.lock(name, timeout=CONTEND_TIMEOUT):
                         waits[number] = max(waits[number], time.monotonic() - started)
                         grants[number] += 1
                         time.sleep(WORK_SECONDS)
@@ -146,4 +100,28 @@ class LockCommands:
             thread.start()
         for thread in running:
             thread.join()
-        return {"grants": grants, "longest": max(waits)}
+        return grants, max(waits)
+
+
+def lock_commands(conf: Mapping[str, Any]) -> LockCommands:
+    return LockCommands(create("worker", conf))
+
+
+def _serve(
+    pipe: Connection, databases: Mapping[str, str], make: Callable[..., object], args: Any
+) -> None:
+    for alias, url in databases.items():
+        entry, before = environ.Env.db_url_config(url), connections.settings.get(alias, {})
+        options = before if before.get("ENGINE") == entry["ENGINE"] else {}
+        added = connections.configure_settings({"default": {}, alias: {**options, **entry}})
+        connections.settings[alias] = added[alias]
+        with suppress(AttributeError):  # unless Django has asked for the alias already
+            del connections[alias]
+    commands = make(*args)
+    while True:  # until the other end is closed
+        do, args, options = pipe.recv()
+        try:
+            reply = getattr(commands, do)(*args, **options)
+        except LockError as error:
+            reply = {"error": type(error).__name__, "message": str(error)}
+        pipe.send(reply)

@@ -51,8 +51,9 @@ def redlock(urls: object, **conf: object) -> dict[str, object]:
     return {"BACKEND": "locking.backends.redlock.RedLockBackend", "LOCATION": urls, **conf}
 
 
-def zookeeper(hosts: object) -> dict[str, object]:
-    return {"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend", "LOCATION": hosts}
+def zookeeper(hosts: object, **options: object) -> dict[str, object]:
+    path = "locking.backends.zookeeper.ZooKeeperBackend"
+    return {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options}
 
 
 def database(alias: object) -> dict[str, object]:
@@ -92,6 +93,9 @@ def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> l
         (redlock(URLS, TTL="6"), "locking.E003"),
         (redlock(URLS, OPTIONS={"NODE_TIMEOUT": None}), "locking.E012"),
         *((zookeeper(hosts), "locking.E041") for hosts in ("", None, 7, [None], "a,,b", "a b")),
+        *((zookeeper("a", SESSION_TIMEOUT=value), "locking.E012") for value in (0, -1.0, 61, "6")),
+        *((zookeeper("a", PREFIX=prefix), "locking.E012") for prefix in ("locks", "/")),
+        (zookeeper("a", CONNECT_TIMEOUT=0), "locking.E012"),
         *((database(alias), "locking.E051") for alias in (["default"], "absent", 7)),
     ],
 )
@@ -120,10 +124,10 @@ def test_without_settings_locks_hold_within_the_process(settings, db) -> None:
 
 
 def test_password_of_a_url_is_not_shown(settings) -> None:
-    settings.LOCKS = {"a": redis(LOCATION="redis://u:secret@host:port/0")}
+    bad = "redis+sentinel://u:secret@host/locks/x?sentinel_password=secret"
+    settings.LOCKS = {"a": redis(LOCATION="redis://u:secret@host:port/0"), "b": redis(LOCATION=bad)}
     settings.LOCK_POLICY = POLICY
-    (found,) = check_locks()
-    assert "secret" not in found.msg
+    assert ["secret" in found.msg for found in check_locks()] == [False, False]
 
 
 def test_alias_of_the_active_policy_must_exist(settings, db) -> None:

@@ -1,8 +1,6 @@
 """The registry of callbacks that run in a forked child."""
 
 import gc
-import subprocess
-import sys
 
 import pytest
 
@@ -43,25 +41,3 @@ def test_method_is_dropped_with_its_object() -> None:
     assert passes_in_child(lambda: called == [kept])
     fork.after_fork_in_child(print)
     assert len(fork._callbacks) == 2, "the callback of the collected object is still registered"
-
-
-def test_process_with_registered_methods_exits_silently() -> None:
-    code = """
-import pytest
-
-from locking import fork
-
-def register() -> None:
-    class Client:
-        def __init__(self) -> None:
-            self.me = self
-            fork.after_fork_in_child(self.reset)
-
-        def reset(self) -> None: ...
-
-    fork.clients = [Client() for _ in range(10)]
-
-register()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -7,19 +7,58 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
 import psycopg
 import pytest
+from django.core.management import CommandError, call_command
 
 from devservers import MariaDb, PostgreSql
 from devservers.faults.waiting import until
+from locking import locks
 from tests.devservers.pgbouncer import PgBouncer
+from tests.locking.lock_worker import Forked
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = int(os.environ.get("RUN_PROCESSES", "3"))
-MIGRATE = [sys.executable, "-m", "django", "migrate", "--verbosity=0", "--skip-checks"]
-Start = Callable[..., subprocess.Popen[str]]
+PROCESSES = int(os.environ.get("RUN_PROCESSES", "2"))
+DJANGO = (sys.executable, "-m", "django")
+MIGRATE = (*DJANGO, "migrate", "locking", "--verbosity=0", "--skip-checks")
+
+
+class Commands:
+    """The commands of a process on a database."""
+
+    def __init__(self, url: str) -> None:
+        os.environ["DATABASE_URL"] = url  # of the programs, too
+        os.environ["PYTHONPATH"] = str(ROOT)
+
+    def run(self, lock: str, *words: str) -> tuple[int, str]:
+        """Return the exit code of `locks run`, and what it says."""
+        said = StringIO()
+        with pytest.raises(SystemExit) as ended:
+            call_command("locks", "run", lock, *words, stderr=said)
+        return ended.value.code, said.getvalue()
+
+    def break_lock(self, name: str) -> bool:
+        return locks["redis"].break_lock(name)
+
+
+Start = Callable[[str], Forked]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a process with the library's settings on a database."""
+    started: list[Forked] = []
+
+    def process(url: str) -> Forked:
+        started.append(Forked(Commands, url, databases={"default": url}))
+        return started[-1]
+
+    yield process
+    for one in started:
+        one.close()
 
 
 def create(server: MariaDb | PostgreSql, name: str) -> str:
@@ -33,102 +72,84 @@ def create(server: MariaDb | PostgreSql, name: str) -> str:
     return f"{head.rpartition('/')[0]}/{name}" + (query and f"?{query}")
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Return a function that starts a program with the library's settings on a database."""
-    started: list[subprocess.Popen[str]] = []
-
-    def process(url: str, *command: str) -> subprocess.Popen[str]:
-        env = os.environ | {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
-        pipe = subprocess.PIPE
-        one = subprocess.Popen(command, env=env, cwd=ROOT, text=True, stdout=pipe, stderr=pipe)
-        started.append(one)
-        return one
-
-    yield process
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
-def under(lock: str, *command: str, options: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, "-m", "django", "locks", "run", lock, *options, "--", *command]
-
-
-def shell(text: str) -> tuple[str, ...]:
-    return "sh", "-c", text
-
-
-@pytest.fixture(params=["mariadb", "postgresql", "pgbouncer"])
+@pytest.fixture(params=["mariadb", "pgbouncer"])
 def empty(
     request: pytest.FixtureRequest, mariadb: MariaDb, postgresql: PostgreSql
-) -> Iterator[Callable[[str], str]]:
-    """Return a function that creates a database and returns its URL."""
+) -> Iterator[str]:
+    """Return the URL of a new database; that of PostgreSQL is behind a pooler."""
     if request.param == "mariadb":
-        yield lambda name: create(mariadb, name)
-    elif request.param == "postgresql":
-        yield lambda name: create(postgresql, name)
-    else:
-
-        def behind(name: str) -> str:
-            create(postgresql, f"{name}_pooled")
-            return pooler.url.replace("/shop", f"/{name}_pooled")
-
-        with PgBouncer(postgresql) as pooler:
-            yield behind
+        yield create(mariadb, "guarded")
+        return
+    create(postgresql, "guarded")
+    with PgBouncer(postgresql) as pooler:
+        yield pooler.url.replace("/shop", "/guarded")
 
 
 def test_first_migrations_of_several_machines_run_one_at_a_time(empty, start, tmp_path) -> None:
     log = tmp_path / "log"
-    once = shell(f"echo begin >> {log} && {' '.join(MIGRATE)} && echo end >> {log}")
-    guarded = empty("guarded")
-    migrating = [start(guarded, *under("migrate", *once)) for _ in range(PROCESSES)]
-    ends = [(one.wait(), one.stderr.read()) for one in migrating]
-    assert ends == [(0, "")] * PROCESSES
+    once = f"echo begin >> {log} && {' '.join(MIGRATE)} && echo end >> {log}"
+    migrating = [start(empty) for _ in range(PROCESSES)]
+    for one in migrating:
+        one.send("run", "migrate", "--", "sh", "-c", once)
+    assert [one.receive() for one in migrating] == [(0, "")] * PROCESSES
     assert log.read_text().split() == ["begin", "end"] * PROCESSES
 
 
-def test_first_migrations_without_the_lock_fail(postgresql, start) -> None:
-    """The control: two create the same table."""
-    bare = create(postgresql, "bare")
-    racing = [start(bare, *MIGRATE) for _ in range(PROCESSES)]
-    assert sum(one.wait() != 0 for one in racing) > 0
+def test_first_migrations_without_the_lock_fail(postgresql) -> None:
+    """The control: two create the same table, unless one is done before the other begins."""
+    for attempt in range(5):
+        settings = {"DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+        env = os.environ | settings | {"DATABASE_URL": create(postgresql, f"bare_{attempt}")}
+        racing = [
+            subprocess.Popen(MIGRATE, env=env, cwd=ROOT, stderr=subprocess.DEVNULL)
+            for _ in range(PROCESSES)
+        ]
+        if sum(one.wait() != 0 for one in racing):
+            return
+    pytest.fail("they did not meet")
 
 
 @pytest.mark.parametrize(
-    ("script", "options", "code", "told"),
+    ("command", "options", "code", "told"),
     [
-        ("exit 3", (), 3, ""),
-        ("kill -9 $$", (), 128 + signal.SIGKILL, ""),
-        ("exit 3", ("--timeout=-1",), 1, "Invalid timeout -1.0"),
-        ("exit 3", ("--timeout=1", "--skip-if-held"), 2, "not allowed with argument"),
-        ("exit 3", ("--backend=reddis",), 1, "Did you mean 'redis'?"),
+        (("sh", "-c", "exit 3"), (), 3, ""),
+        (("sh", "-c", "kill -9 $$"), (), 128 + signal.SIGKILL, ""),
+        (("no-such-program",), (), 127, ""),
+        ((str(ROOT),), (), 126, ""),
+        (("true",), ("--timeout=-1",), 1, r"Invalid timeout -1\.0"),
+        (("true",), ("--timeout=1", "--skip-if-held"), 1, "not allowed with argument"),
+        (("true",), ("--backend=reddis",), 1, "Did you mean 'redis'"),
     ],
 )
-def test_exit_code_is_the_programs(postgresql, start, script, options, code, told) -> None:
-    one = start(postgresql.url, *under("codes", *shell(script), options=options))
-    out, error = one.communicate()
-    assert (one.returncode, out) == (code, "")
-    assert told in error
-    assert bool(told) == bool(error)
+def test_exit_code_is_the_programs(command, options, code, told, capfd) -> None:
+    options = ("--backend=redis", *options)
+    with pytest.raises((SystemExit, CommandError), match=told or str(code)) as ended:
+        call_command("locks", "run", "codes", *options, "--", *command)
+    assert told or ended.value.code == code
+    assert (command[0] in capfd.readouterr().err) == (code in (126, 127))
+    assert not locks["redis"].lock("codes").locked()
 
 
-@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), (str(ROOT), 126)])
-def test_program_that_cannot_be_started(postgresql, start, program, code) -> None:
-    one = start(postgresql.url, *under("codes", program))
-    assert (one.wait(), program in one.stderr.read()) == (code, True)
-
-
-def test_unreachable_database_runs_nothing(start, tmp_path) -> None:
+def test_unreachable_database_runs_nothing(tmp_path) -> None:
+    command = ("locks", "run", "codes", "--", "touch", str(tmp_path / "ran"))
     url = "postgresql://postgres@127.0.0.1:9/shop"
-    one = start(url, *under("codes", "touch", str(tmp_path / "ran")))
-    assert one.wait() == 69
-    assert "refused" in one.stderr.read()
+    env = os.environ | {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+    done = subprocess.run(
+        [*DJANGO, *command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 69
+    assert "refused" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 
-Running = tuple[subprocess.Popen[str], tuple[str, ...], str, Callable[[], None]]
-TRAP = "trap 'echo stopped; exit 5' TERM; touch {}; while :; do sleep 0.05; done"
+Running = tuple[Forked, tuple[str, ...], str, Callable[[], None]]
+TRAP = "trap 'touch {0}/stopped; exit 5' TERM; touch {0}/ready; while :; do sleep 0.05; done"
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> number - 1 & 1)
 
 
 @pytest.fixture(params=["mariadb", "postgresql", "redis"])
@@ -138,13 +159,13 @@ def running(
     postgresql: PostgreSql,
     start: Start,
     tmp_path: Path,
-) -> Iterator[Running]:
+) -> Running:
     """A program that runs under a lock: the process, its options and URL, what takes the lock."""
     server = mariadb if request.param == "mariadb" else postgresql
     options = ("--backend=redis",) if request.param == "redis" else ()
-    ready = tmp_path / "ready"
-    one = start(server.url, *under("one", *shell(TRAP.format(ready)), options=options))
-    until(ready.exists, "the program", 60)
+    one = start(server.url)
+    one.send("run", "one", *options, "--", "sh", "-c", TRAP.format(tmp_path))
+    until(lambda: (tmp_path / "ready").exists() and catches(one.pid, signal.SIGTERM), "it", 60)
 
     def take() -> None:
         if request.param == "mariadb":
@@ -154,44 +175,40 @@ def running(
                 sql = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
                 assert root.execute(sql).fetchall() == [(True,)]
         else:
-            options = ("--backend=redis", "--break=one", "--yes-break=one")
-            broken = start(server.url, sys.executable, "-m", "django", "locks", *options)
-            assert broken.wait() == 0
+            assert start(server.url).call("break_lock", "one")
 
-    yield one, options, server.url, take
-    one.send_signal(signal.SIGTERM)
+    return one, options, server.url, take
 
 
 def test_held_lock_is_waited_for_or_skipped(running, start, tmp_path) -> None:
     """And a signal reaches the program, whose end frees the lock."""
     one, options, url, _ = running
-    ran = tmp_path / "ran"
-    command = ("touch", str(ran))
-    late = start(url, *under("one", *command, options=(*options, "--timeout=0.3")))
-    skips = start(url, *under("one", *command, options=(*options, "--skip-if-held")))
-    assert (late.wait(), skips.wait()) == (75, 0)
-    assert "held" in late.stderr.read()
-    assert "held" in skips.stderr.read()
-    assert not ran.exists()
-    waits = start(url, *under("one", *command, options=options))
-    one.send_signal(signal.SIGTERM)
-    assert (one.wait(), one.stdout.read()) == (5, "stopped\n")
-    assert waits.wait() == 0
-    assert ran.exists()
+    other, command = start(url), ("--", "touch", str(tmp_path / "ran"))
+    for option, code in (("--timeout=0.3", 75), ("--skip-if-held", 0)):
+        ended, said = other.call("run", "one", *options, option, *command)
+        assert (ended, "held" in said) == (code, True)
+    other.send("run", "one", *options, *command)
+    assert not (tmp_path / "ran").exists()
+    os.kill(one.pid, signal.SIGTERM)
+    assert one.receive() == (5, "")
+    assert (tmp_path / "stopped").exists()
+    assert other.receive() == (0, "")
+    assert (tmp_path / "ran").exists()
 
 
-def test_lost_lock_stops_the_program(running) -> None:
+def test_lost_lock_stops_the_program(running, tmp_path) -> None:
     one, _, _, take = running
     take()
-    assert (one.wait(), one.stdout.read()) == (79, "stopped\n")
-    assert "'one' was lost" in one.stderr.read()
+    code, said = one.receive()
+    assert (code, "'one' was lost" in said) == (79, True)
+    assert (tmp_path / "stopped").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
-def test_program_dies_with_its_supervisor(running, tmp_path) -> None:
+@pytest.mark.parametrize("running", ["redis"], indirect=True)
+def test_program_dies_with_its_supervisor(running) -> None:
     """Otherwise it would run beside the next holder."""
     one, *_ = running
-    children = Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()
-    (program,) = children
+    (program,) = Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()
     one.kill()
     until(lambda: not Path(f"/proc/{program}").exists(), "the end of the program", 20)

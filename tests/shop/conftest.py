@@ -10,6 +10,12 @@ from tests.locking.scripted import PATH, ScriptedBackend
 from tests.shop.making import a_customer, put_in_force, signed_in
 
 
+@pytest.fixture(autouse=True)
+def patient(settings) -> None:
+    """On a loaded machine no request is late, unless its test makes it."""
+    settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 10.0, 13.0
+
+
 @pytest.fixture
 def in_force(db: None) -> None:
     """`process` is in force, and Redis remembers nothing: no page, no counted request."""

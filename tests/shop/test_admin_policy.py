@@ -7,7 +7,7 @@ from locking.models import LockPolicy, LockPolicyChange
 from shop.models import User
 from tests.shop.making import put_in_force, signed_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 
 
 POLICY = "/admin/locking/lockpolicy/1/change/"
@@ -49,7 +49,6 @@ def test_switching_requires_its_permission():
 DANGEROUS = {
     "force": {"backend": "redis", "mode": "conditional", "step": "force"},
     "naive": {"backend": "redis", "mode": "naive", "step": "drain"},
-    "none and naive": {"backend": "none", "mode": "naive", "step": "force"},
 }
 
 

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from inventory.models import StockMovement
 from shop.administration import order_export
 from shop.administration.sale_management import restock_sale
-from shop.administration.sale_report import duration, report_of
+from shop.administration.sale_report import report_of
 from shop.models import DeliveryAddress, Order, Payment, Sale, User
 from shop.orders.addresses import save_address
 from shop.orders.service import cancel_order, pay_order
@@ -89,14 +89,6 @@ def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
     StockMovement.objects.filter(pk=last.pk).update(created_at=later)
     assert report_of(sale=sold_out).sold_out_after == 4.0, "the first time"
     assert report_of(sale=a_sale(opens_in=60)).points == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (1.94, "1.9 s"), (119, "119 s"), (150, "2.5 min"), (9000, "2.5 h")],
-)
-def test_duration_is_short(seconds, text) -> None:
-    assert duration(seconds) == text
 
 
 def test_action_returns_to_the_page_of_the_sale(amy) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.purchase import admission
+from tests.waiting_room.room_worker import RoomWorker
 from tests.waiting_room.rooms import a_room
 from waiting_room import lottery, service, store
 from waiting_room.models import Room
@@ -94,29 +96,33 @@ def test_empty_lottery_admits_those_who_come_later() -> None:
     until(lambda: place_of(sale=room.sale, customer_id=1).admitted, "admission")
 
 
-def test_two_processes_draw_once(workers) -> None:
-    room = a_lottery(200)
+@pytest.fixture
+def drawing(database_url: str) -> Iterator[tuple[Room, RoomWorker]]:
+    """A lottery of 50 and another process, which is about to put the order in force."""
+    room = a_lottery(50)
     open_sale(room)
     store.visit(room=room, sale=room.sale)
-    both = workers(2)
-    for worker in both:
-        worker.send("draw", room=room.pk, cutoff=200)
-    assert sorted(worker.receive()["drawn"] for worker in both) == [False, True]
+    with RoomWorker(database_url) as worker:
+        worker.send("draw", room=room.pk, cutoff=50, stop_at="room.root_fixed")
+        assert worker.receive() == {"reached": "room.root_fixed"}
+        yield room, worker
+
+
+def test_two_processes_draw_once(drawing) -> None:
+    room, other = drawing
+    drawn = lottery.draw(room=room, cutoff=50)
+    other.write_line("")
+    assert {drawn, other.receive()["drawn"]} == {False, True}
     assert positions_follow_the_record(room)
 
 
 @pytest.mark.faults(row="R")
-def test_draw_of_a_killed_process_is_repeated_by_another(workers) -> None:
-    room = a_lottery(50)
-    open_sale(room)
-    store.visit(room=room, sale=room.sale)
-    killed, heir = workers(2)
-    killed.send("draw", room=room.pk, cutoff=50, stop_at="room.root_fixed")
-    assert killed.receive() == {"reached": "room.root_fixed"}
+def test_draw_of_a_killed_process_is_repeated_by_another(drawing) -> None:
+    room, killed = drawing
     root = Room.objects.get().root
     killed.kill()
-    until(lambda: heir.call("draw", room=room.pk, cutoff=50)["drawn"], "the lease to end")
-    assert not heir.call("draw", room=room.pk, cutoff=50)["drawn"]
+    until(lambda: lottery.draw(room=room, cutoff=50), "the lease to end")
+    assert not lottery.draw(room=room, cutoff=50)
     assert Room.objects.get().root == root
     assert positions_follow_the_record(room)
 

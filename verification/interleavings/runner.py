@@ -5,7 +5,6 @@ from contextlib import closing
 from typing import Any
 
 from django.conf import settings
-from django.core.management import call_command
 
 from devservers.faults.worker import emit
 from inventory.models import Product
@@ -38,7 +37,6 @@ def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
 
 def main(asked: dict[str, Any], _servers: object) -> None:
     """Run the programs one after the other, and emit a row for each."""
-    call_command("migrate", verbosity=0, interactive=False)
     product = Product.objects.create(name="Interleavings", slug="interleavings", price=1)
     stock_id = create_stock(product=product, quantity=1).pk
     # The gates ask the masters by URL, so that the first one of a fault is the first asked.

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management import call_command
 from django.db import connections
 
 from loadtest.kernel.history import Recorder
+from loadtest.kernel.tables import create_tables
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.lease import Lock
@@ -32,9 +32,9 @@ class Commands:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
 
-    def migrate(self, *, apps: list[str]) -> dict[str, Any]:
-        """Create the tables of these apps, by default of all."""
-        call_command("migrate", *apps, verbosity=0, interactive=False)
+    def create_tables(self) -> dict[str, Any]:
+        """Create all tables."""
+        create_tables()
         return {"ok": True}
 
     def open(self, *, folder: str, actor: str, locks: dict[str, Any], port: int | None) -> Any:

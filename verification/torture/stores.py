@@ -48,7 +48,7 @@ class Stores:
             for number in range(PROCESSES + 1):
                 self.worker(number)
             switcher = self.worker(SWITCHER)
-            switcher.send("migrate", apps=[] if self.store.shop else ["locking"])
+            switcher.send("create_tables")
             switcher.receive(START_SECONDS)
             self.stack = self.stack.pop_all()
         return self

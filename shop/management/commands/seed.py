@@ -147,7 +147,12 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     )
     one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))
     # They were placed one after the other since the opening, not now.
+    placed_at: dict[str | None, datetime] = {}
+    now = timezone.now()
     for n, order in enumerate(orders, 1):
-        placed = {"created_at": min(timezone.now(), sale.opens_at + n * PAUSE)}
-        Order.objects.filter(pk=order.pk).update(**placed)
-        StockMovement.objects.filter(order_number=order.number).update(**placed)
+        order.created_at = placed_at[order.number] = min(now, sale.opens_at + n * PAUSE)
+    lines = list(StockMovement.objects.filter(order_number__in=placed_at))
+    for line in lines:
+        line.created_at = placed_at[line.order_number]
+    Order.objects.bulk_update(orders, ["created_at"])
+    StockMovement.objects.bulk_update(lines, ["created_at"])

@@ -56,7 +56,7 @@ def test_held_request_arrives_after_its_client_has_gone(
     connection = open_connection(proxy)
     held = proxy.hold_request(containing=b"SET k")
     connection.sendall(REQUEST)
-    assert held.is_held.wait(10)
+    assert held.is_held.wait(20)
     reset(connection)
     with socket.create_connection((HOST, proxy.port)) as other:  # only that request is held
         other.sendall(b"PING\r\n")
@@ -74,7 +74,7 @@ def test_delivery_to_a_connection_that_the_server_closed(
     connection = open_connection(proxy)
     held = proxy.hold_request(containing=b"SET k")
     connection.sendall(REQUEST)
-    assert held.is_held.wait(10)
+    assert held.is_held.wait(20)
     direct.client_kill_filter(_type="normal", skipme=True)
     assert connection.recv(100) == b"", "the proxy passes on that the server closed"
     assert held.deliver() == 0
@@ -100,7 +100,7 @@ def test_held_traffic_arrives_whole_after_its_client_has_gone(
 def test_connection_is_refused_while_the_server_is_down() -> None:
     with Redis() as server, InterceptingProxy(server.port, connect_timeout=0) as proxy:
         server.kill()
-        with socket.create_connection((HOST, proxy.port), timeout=1) as connection:
+        with socket.create_connection((HOST, proxy.port), timeout=20) as connection:
             assert connection.recv(1) == b""
         server.start()
         open_connection(proxy).close()

@@ -44,6 +44,7 @@ def goes_on(way: str, cpu: str) -> bytes:
         return process.communicate()[0]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE")
 def test_thread_does_not_go_on_after_it_has_stopped_its_process() -> None:
     """The control sends the signal to the process: its thread goes on."""

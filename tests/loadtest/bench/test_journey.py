@@ -1,7 +1,5 @@
 """`manage.py lab bench journey`: a small run on real servers, its targets and its table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ SMALL = {"people": 1, "seconds": 0.0, "buyers": 60, "crowd_seconds": 0.5}
 JOURNEY = report.Journey()
 
 
+@pytest.mark.long
 def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "SIZES", SMALL)
     found, code = lab("bench", "journey", "--rounds=1", "--part=requests", "--part=crowds")

@@ -27,6 +27,7 @@ def test_order_without_ledger_entry_is_a_breach(line):
     assert list(PURCHASE.wrong(found)) == [f"direct: {broken}"]
 
 
+@pytest.mark.long
 def test_short_benchmark():
     options = ["--rounds=1", "--seconds=0.5", "--buyers=60", "--attempts=400"]
     found, code = lab("bench", "purchase", *options, "--burst=20", "--offered=25")

@@ -1,5 +1,8 @@
 """`manage.py lab survival`: a lock of this library survives faults that a naive one does not."""
 
+import re
+from functools import partial
+
 import pytest
 
 from loadtest.bench.survival import judge
@@ -11,32 +14,27 @@ OURS = "locking-redis"
 S = 1_000_000_000
 
 
-@pytest.fixture(scope="module")
-def report():
-    options = [f"--library={name}" for name in (CONTROL, OURS)]
-    options += [f"--fault={name}" for name in ("pause", "late-release", "lost-reply")]
-    found, code = lab("survival", *options, "--repeats=1")
-    assert (code, found["missing"], found["broken_controls"]) == (0, {}, [])
-    return found["libraries"]
+long = partial(pytest.param, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(
-    ("library", "fault", "cell"),
+    ("fault", "ours", "control"),
     [
-        (OURS, "pause", "write refused, told"),
-        (CONTROL, "pause", "write accepted, never told"),
-        (OURS, "late-release", "keeps it"),
-        (CONTROL, "late-release", "loses it"),
-        (OURS, "lost-reply", "granted all the same"),
-        (CONTROL, "lost-reply", "refused, free after 2 s"),
+        ("pause", "write refused, told", "write accepted, never told"),
+        long("late-release", "keeps it", "loses it|too slow to tell"),
+        long("lost-reply", "granted all the same", r"refused, free after \d+ s"),
     ],
 )
-def test_each_fault_is_injected_and_judged_by_its_record(report, library, fault, cell):
-    line = report[library]
-    assert line["cells"][fault] == cell
-    [run] = [run for run in line["runs"] if run["fault"] == fault]
-    assert run["proof"]
-    assert run["events"]
+def test_each_fault_is_injected_and_judged_by_its_record(fault, ours, control):
+    options = [f"--library={name}" for name in (CONTROL, OURS)]
+    found, code = lab("survival", *options, f"--fault={fault}", "--repeats=1")
+    assert (code, found["missing"], found["broken_controls"]) == (0, {}, [])
+    for library, cell in ((OURS, ours), (CONTROL, control)):
+        line = found["libraries"][library]
+        assert re.fullmatch(cell, line["cells"][fault])
+        [run] = line["runs"]
+        assert run["proof"]
+        assert run["events"]
 
 
 def grant(actor, at, do="acquire", type="ok"):

@@ -1,7 +1,5 @@
 """Histories to draw, and where the elements of a drawn timeline are."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """Files of results: previews for links, CSV of events, and an offline page of bounded size."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """The timeline of a scenario, drawn from handwritten histories and from the recordings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The events of a timeline in words, and the lines of code beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

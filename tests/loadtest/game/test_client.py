@@ -1,7 +1,5 @@
 """Games end by themselves, leave nothing behind, and are limited in number."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -23,7 +21,7 @@ STARTER = """
 import django, time
 django.setup()
 from loadtest.game import client
-client.IDLE_SECONDS, client.LIFE_SECONDS = {idle}, {life}
+client.START_SECONDS, client.IDLE_SECONDS = 120.0, {idle}
 print(client.start("race").hex, flush=True)
 time.sleep(600)
 """
@@ -51,10 +49,10 @@ def living(processes: set[int]) -> set[int]:
     return {pid for pid in processes if Path(f"/proc/{pid}").exists()}
 
 
-def start_elsewhere(idle: float, life: float) -> UUID:
+def start_elsewhere(idle: float) -> UUID:
     """Start a game from a process that stands for a web worker, and kill that process."""
     with subprocess.Popen(
-        [sys.executable, "-c", STARTER.format(idle=idle, life=life)],
+        [sys.executable, "-c", STARTER.format(idle=idle)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=settings.BASE_DIR,
@@ -65,29 +63,38 @@ def start_elsewhere(idle: float, life: float) -> UUID:
     return game
 
 
-@pytest.mark.parametrize(("idle", "life"), [(5.0, 600.0), (60.0, 5.0)], ids=["idle", "in use"])
-def test_game_ends_though_its_web_worker_was_killed(idle: float, life: float) -> None:
-    game = start_elsewhere(idle, life)
+def until_ended(folder: Path, processes: set[int]) -> None:
+    until(lambda: not living(processes), "the end of its processes", 60)
+    until(lambda: not folder.exists(), "the end of its folder")
+
+
+def test_idle_game_ends_though_its_web_worker_was_killed() -> None:
+    game = start_elsewhere(idle=5.0)
     folder = folder_of(game)
     processes = processes_of(folder)
     assert len(processes) == 4  # the host, two buyers, Redis
-
-    def has_ended() -> bool:
-        try:
-            if life < idle:
-                client.ask(game, "begin", level="race", guarded=False)
-        except client.GameEnded:
-            return True
-        return not living(processes)
-
-    until(has_ended, "the end of the game")
-    until(lambda: not living(processes), "the end of its processes")
-    assert not folder.exists()
+    until_ended(folder, processes)
     with pytest.raises(client.GameEnded):
         client.ask(game, "state")
 
 
-def test_killed_host_takes_its_processes_with_it() -> None:
+def test_game_in_use_ends_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "GAMES", 1)
+    game = client.start("race", life=5.0)
+    with pytest.raises(QueueFull):
+        client.start("race")
+    folder = folder_of(game)
+    processes = processes_of(folder)
+
+    def has_ended() -> bool:
+        try:
+            client.ask(game, "begin", level="race", guarded=False)
+        except client.GameEnded:
+            return True
+        return False
+
+    until(has_ended, "the end of the game", 60)
+    until_ended(folder, processes)
     game = client.start("fence")
     folder = folder_of(game)
     for action in ("step", "pause"):  # a stopped process, too
@@ -95,17 +102,6 @@ def test_killed_host_takes_its_processes_with_it() -> None:
         client.ask(game, "act", buyer="A", verb=action, turn=turn)
     processes = processes_of(folder)
     os.kill(int(folder.name.split("-")[2].split(".")[1]), signal.SIGKILL)
-    until(lambda: not living(processes), "the end of the processes")
+    until(lambda: not living(processes), "the end of the killed host's processes", 60)
     remove_abandoned()
     assert not folder.exists()
-
-
-def test_one_game_more_than_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "GAMES", 1)
-    game = client.start("race")
-    with pytest.raises(QueueFull):
-        client.start("race")
-    processes = processes_of(folder_of(game))
-    client.ask(game, "end")
-    until(lambda: not living(processes), "a free place")
-    client.ask(client.start("race"), "end")

@@ -1,7 +1,5 @@
 """Handwritten histories: one that keeps every promise, and for each judge those that it rejects."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lost updates in handwritten histories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

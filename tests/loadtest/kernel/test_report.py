@@ -1,7 +1,5 @@
 """Medians of rounds, and the targets that they meet or miss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ Several real processes sell out a sale while MariaDB is killed. SEED changes the
 and ROUNDS the number of sales: `make faults SEED=7 ROUNDS=20`.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The progress of a load test: buyers served, and the curve of the run under way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from loadtest.load.progress import CURVE_POINTS, LoadProgress

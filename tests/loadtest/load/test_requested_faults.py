@@ -1,8 +1,5 @@
 """Faults that are requested during a run: injected by a holder, with proof, and in the report."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,54 +9,45 @@ from loadtest.load.plan import Plan
 from loadtest.load.run import run
 from tests.fault_rows import record_fault
 
-PLAN = Plan(backends=("redis",), disciplines=("conditional",), buyers=300, stock=200, processes=2)
-TWO_RUNS = Plan(backends=("redis",), disciplines=("fenced",), buyers=20, stock=5, repeats=2)
-Event = dict[str, Any]
-
-
-def requested(
-    fault: str, *, plan: Plan = PLAN, when: Callable[[Event], bool] | None = None
-) -> list[dict[str, Any]]:
-    """Return the runs of a plan, in which the fault was requested once, after the first sale."""
-    waiting = [fault]
-    record_fault(fault)
-
-    def listen(event: Event) -> str | None:
-        is_due = when(event) if when else event["event"] == "progress" and event["sold"] > 0
-        return waiting.pop() if is_due and waiting else None
-
-    found: list[dict[str, Any]] = run(plan, listen)["runs"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("fault", "proof", "end"),
-    [
-        ("pause-holder", "stopped (state T)", "resumed"),
-        ("cut-replication", "replica cut off from process ", "promoted"),
-    ],
+REQUESTED = {1: "pause-holder", 2: "kill-redis", 4: "cut-replication"}
+"""By run: the second one is requested when all buyers are served, the others after a sale."""
+PLAN = Plan(
+    backends=("redis",),
+    disciplines=("conditional",),
+    buyers=120,
+    stock=100,
+    processes=2,
+    repeats=len(REQUESTED) + 1,
 )
-def test_requested_fault_is_injected_and_proved(fault: str, proof: str, end: str) -> None:
-    (row,) = requested(fault)
-    assert (row["verdict"], row["sold"]) == ("ok", 200), row["why"]
-    ((at, name), (ended, word)) = row["marks"]
-    assert (name, word) == (fault, end)
-    (injected,) = row["faults"]
-    assert (injected["name"], injected["at"]) == (fault, at)
-    assert proof in injected["proof"]
-    assert 0 < at < ended
-    assert row["checked"]["facts"]["faults"] == 1
 
 
-def test_fault_requested_too_late_is_not_injected() -> None:
-    """It is reported as such, and the next run does not get it."""
+def test_requested_faults_are_injected_and_proved_unless_they_come_too_late() -> None:
+    waiting = dict(REQUESTED)
 
-    def is_late(event: Event) -> bool:
-        return event["event"] == "progress" and event["served"] == TWO_RUNS.buyers
+    def listen(event: dict[str, Any]) -> str | None:
+        if event["event"] == "progress" and (name := waiting.get(event["repeat"])):
+            is_late = name == "kill-redis"
+            if event["served"] == PLAN.buyers if is_late else event["sold"] > 0:
+                record_fault(name)
+                return waiting.pop(event["repeat"])
+        return None
 
-    first, second = requested("kill-redis", plan=TWO_RUNS, when=is_late)
-    assert first["faults"] == [{"name": "kill-redis", "at": None, "proof": ""}]
-    assert (second["faults"], second["marks"], second["verdict"]) == ([], [], "ok")
+    paused, late, after, cut = run(PLAN, listen)["runs"]
+    assert late["faults"] == [{"name": "kill-redis", "at": None, "proof": ""}]
+    assert (after["faults"], after["marks"]) == ([], []), "not that of the run before"
+    for row, name, proof, end in (
+        (paused, "pause-holder", "stopped (state T)", "resumed"),
+        (cut, "cut-replication", "replica cut off from process ", "promoted"),
+    ):
+        ((at, begun), (ended, word)) = row["marks"]
+        assert (begun, word) == (name, end)
+        (injected,) = row["faults"]
+        assert (injected["name"], injected["at"]) == (name, at)
+        assert proof in injected["proof"]
+        assert 0 < at < ended
+        assert row["checked"]["facts"]["faults"] == 1
+    for row in (paused, late, after, cut):
+        assert (row["verdict"], row["sold"]) == ("ok", PLAN.stock), row["why"]
 
 
 OF_HOLDERS = {"pause-holder", "kill-holder"}

@@ -1,7 +1,5 @@
 """What counts as a surprise, and that the rows are believed rather than the answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

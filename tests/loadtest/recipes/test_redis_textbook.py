@@ -1,7 +1,5 @@
 """The textbook locks of Redis as controls; their flaws are scenarios of the lab."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

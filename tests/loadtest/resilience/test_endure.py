@@ -1,7 +1,5 @@
 """`lab endure` on a small scale: restarts under load and failed stores."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

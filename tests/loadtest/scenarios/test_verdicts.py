@@ -1,7 +1,5 @@
 """The verdict of a scenario, and the arguments and output of `lab scenario`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +13,10 @@ from django.utils import translation
 
 from devservers import ServerMissing
 from devservers.faults.waiting import until
+from loadtest.cli.scenario import counted
 from loadtest.kernel.topology import Stores, Topology
 from loadtest.scenarios import SCENARIOS, testbed
+from loadtest.scenarios.export import recorded
 from loadtest.scenarios.runner import perform
 
 SOME = SCENARIOS["setnx-without-expiry"]
@@ -87,11 +87,12 @@ def test_verdict(
         assert SOME.describe(result) == []
 
 
-def test_rounds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    call_command("lab", "scenario", "no-lock", "setnx-without-expiry", "--rounds=2", "--json")
-    rows = json.loads(capsys.readouterr().out)["scenarios"]
-    counted = {"ok": 2, "not-run": 0, "failed": 0, "recordings": 4, "why": {}}
-    assert rows == [{"name": name, **counted} for name in ("no-lock", "setnx-without-expiry")]
+def test_rounds_are_counted() -> None:
+    shown = recorded()["results"]["no-lock"]
+    failed = shown | {"verdict": "failed", "why": "it broke"}
+    (row,) = counted({"versions": {}, "scenarios": [shown, failed, shown]})["scenarios"]
+    counts = {"ok": 2, "not-run": 0, "failed": 1, "recordings": 6, "why": {"it broke": 1}}
+    assert row == {"name": "no-lock", **counts}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,13 @@ def test_bad_arguments_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(CommandError, match=message) as caught:
         call_command("lab", "scenario", *words)
     assert caught.value.returncode == 2
+
+
+def test_without_a_name_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("lab", "scenario")
+    assert ended.value.code == 2
+    assert "Example: manage.py lab scenario holder-paused" in capsys.readouterr().out
 
 
 def test_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """Two reports side by side."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

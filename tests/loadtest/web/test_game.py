@@ -1,7 +1,5 @@
 """The pages of the game: forms without script, parts for htmx, errors that change nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,6 @@ from django.test import Client
 from django.urls import reverse
 
 from loadtest.game import client as games
-from loadtest.game.levels import LEVELS
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
 HTMX = {"HX-Request": "true"}
@@ -135,11 +132,3 @@ def test_starts_are_limited_per_address(client: Client, db: None, settings, monk
 def test_step_of_a_game_needs_a_csrf_token(db: None, game: UUID) -> None:
     stranger = Client(enforce_csrf_checks=True)
     assert stranger.post(reverse("game-act", args=[game])).status_code == 403
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_page_of_each_level_in_chinese(client: Client, db: None, game: UUID, level: str) -> None:
-    games.ask(game, "begin", level=level, guarded=True)
-    text = client.get(reverse("game", args=[game]), headers={"Accept-Language": "zh-CN"}).text
-    assert "保护已开启" in text
-    assert "库存" in text or "锁" in text

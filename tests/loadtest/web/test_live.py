@@ -1,7 +1,5 @@
 """The page of a running load test: the curve, the buyers, and one announcement."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from django.urls import reverse
 from loadtest.charts.buyers import buyers as buyers_as_signs
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
-from loadtest.web import runs, tasks
+from loadtest.web import runs
 from shop.models import User
 
 PLAN = Plan(backends=("none", "redis"), disciplines=("naive",), buyers=60, stock=5)
@@ -163,39 +161,6 @@ def test_request_answers_what_happens_next(client: Client, running: LabRun) -> N
         reverse("lab-fault", args=[running.pk]), {"fault": "kill-redis"}, follow=True
     )
     assert "Nothing was injected: the run is not running any more." in over.text
-
-
-def test_requested_fault_is_in_the_report_with_its_proof(
-    client: Client, db: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker passes the request on in the first run of a lock that the fault can hit."""
-    backends = ("none", "redis")
-    plan = Plan(backends=backends, disciplines=("conditional",), buyers=200, stock=150)
-    run = runs.start(plan=plan, user=None)
-    as_dict = runs.LoadProgress.as_dict
-
-    def saving(load: runs.LoadProgress) -> dict[str, Any]:
-        if load.run and load.run["sold"] and not requested:
-            requested.append(1)
-            LabRun.objects.filter(pk=run.pk).update(requested_fault="kill-redis")
-        return as_dict(load)
-
-    requested = list[int]()
-    monkeypatch.setattr(runs.LoadProgress, "as_dict", saving)
-    tasks.execute(str(run.pk))
-    done = runs.get_run(run.pk)
-    assert done.report is not None
-    without, row = done.report["runs"]
-    assert (without["faults"], row["sold"], row["faults"][0]["name"]) == ([], 150, "kill-redis")
-    assert done.requested_fault == ""
-    page = client.get(run.get_absolute_url()).text
-    assert "Faults injected into redis + conditional:" in page
-    assert "<strong>Kill Redis</strong>" in page
-    assert "ended by SIGKILL</q>" in page
-    chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert ">强制终止 Redis</text>" in chinese
-    assert ">已恢复</text>" in chinese
-    assert re.search(r"<q>redis，进程 \d+ 已被 SIGKILL 终止</q>", chinese)
 
 
 @pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])

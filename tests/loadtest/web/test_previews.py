@@ -1,7 +1,5 @@
 """Links to results in other sites: Open Graph tags and a picture in the language of the page."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict
 from html import unescape

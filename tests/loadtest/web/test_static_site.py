@@ -1,7 +1,5 @@
 """The exported course: complete, small, without a server, and never over another's files."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from io import StringIO

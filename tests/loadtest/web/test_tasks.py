@@ -38,7 +38,7 @@ def test_run_of_a_killed_worker_ends(worker, tmp_path):
     assert family(tmp_path)
     assert runs.get_run(run.pk).state == LabRun.State.RUNNING
     os.killpg(worker.pid, signal.SIGKILL)
-    until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, "the verdict")
+    until(lambda: runs.get_run(run.pk).state == LabRun.State.FAILED, "the verdict", seconds=120)
     assert runs.get_run(run.pk).error == "The worker crashed."
-    until(lambda: not family(tmp_path), "their end", seconds=30)
+    until(lambda: not family(tmp_path), "their end", seconds=120)
     runs.start(plan=LONG, user=run.created_by)

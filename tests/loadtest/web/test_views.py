@@ -1,7 +1,8 @@
 """/lab/: staff start load tests; anyone who has the address reads the result."""
 
+import re
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 import pytest
@@ -30,14 +31,6 @@ def staff(db):
     user = User.objects.create(username="amy", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="add_labrun"))
     return User.objects.get(pk=user.pk)
-
-
-@pytest.fixture
-def finished(staff):
-    """A finished load test."""
-    run = runs.start(plan=SMALL, user=staff)
-    tasks.execute(str(run.pk))
-    return runs.get_run(run.pk)
 
 
 @pytest.fixture
@@ -177,25 +170,47 @@ def test_htmx_gets_the_figures_and_in_the_end_the_result(client, staff):
     assert client.get(reverse("lab-run", args=[uuid.uuid4()])).status_code == 404
 
 
-def test_oversold_run_explains_its_first_lost_update(client, finished):
-    """The control reads one number twice before it is written."""
-    control, locked = finished.report["runs"]
+def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staff, monkeypatch):
+    """The worker passes the request on in the first run of a lock that the fault can hit."""
+    plan = replace(SMALL, disciplines=("naive", "conditional"), buyers=120, stock=100)
+    run, as_dict, requested = runs.start(plan=plan, user=staff), runs.LoadProgress.as_dict, []
+
+    def saving(load):
+        now = load.run or {"sold": 0}
+        if now["sold"] and (now["discipline"], requested) == ("conditional", []):
+            requested.append(now["backend"])
+            LabRun.objects.filter(pk=run.pk).update(requested_fault="kill-redis")
+        return as_dict(load)
+
+    monkeypatch.setattr(runs.LoadProgress, "as_dict", saving)
+    tasks.execute(str(run.pk))
+    done = runs.get_run(run.pk)
+    control, locked, unlocked, hit = done.report["runs"]
+    assert (bool(requested), done.requested_fault) == (True, "")
+    assert (unlocked["faults"], hit["sold"], hit["faults"][0]["name"]) == ([], 100, "kill-redis")
     lost = control["lost_updates"]
-    page = client.get(finished.get_absolute_url()).text
-    assert check_sum(control) in page
     assert lost["units"] == control["sold"] > lost["counted"]
     assert locked["lost_updates"] is None
+    page = client.get(run.get_absolute_url()).text
+    assert check_sum(control) in page
     assert page.count('class="source"') == 2
-    assert page.count('<p class="buyers"') == 2
-    assert f"bought beyond the stock: {control['oversold']}</li>" in page
-    assert "WRITE = &quot;UPDATE inventory_stock SET quantity = %s" in page
-    assert "data-player" in page
+    for words in (
+        *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold, as expected"),
+        *("exact, as expected", "Faults injected into redis + conditional:"),
+        *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
+    ):
+        assert words in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
-    assert "oversold, as expected" in page
-    assert "exact, as expected" in page
-    chinese = client.get(finished.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
+    chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "超卖，符合预期" in chinese
-    assert "使用 Redis 锁：正好卖出 5 件。" in chinese
+    assert ">强制终止 Redis</text>" in chinese
+    assert ">已恢复</text>" in chinese
+    assert re.search(r"<q>redis，进程 \d+ 已被 SIGKILL 终止</q>", chinese)
+    LabRun.objects.update(report={**done.report, "runs": [control, locked]})
+    page = client.get(run.get_absolute_url()).text
+    assert page.count('<p class="buyers"') == 2, "of two guards, there is room for their buyers"
+    assert f"bought beyond the stock: {control['oversold']}</li>" in page
+    assert "data-player" in page
 
 
 def test_message_that_is_delivered_twice_runs_once(staff, monkeypatch):
@@ -257,7 +272,9 @@ def test_scenario_result_needs_no_account(client, staff):
     }.items():
         chart = reverse("lab-chart", args=[scenario_run.pk, half, suffix])
         assert client.get(chart).status_code == status
-    assert scenario_run.get_absolute_url() in client.get(reverse("learn-step", args=["setnx"])).text
+    lesson = client.get(reverse("learn-step", args=["setnx"])).text
+    assert f'href="{scenario_run.get_absolute_url()}">Newest run here' in lesson
+    assert "Recorded on real servers" in lesson, "the recording stays"
     assert "SETNX without an expiry: reproduced" not in client.get(reverse("lab")).text
     client.force_login(staff)
     lab = client.get(reverse("lab")).text

@@ -1,7 +1,6 @@
 """The contract of every backend of the library: the public one, and tests of leases on its store.
 
-Its other processes are borrowed: starting one takes a second. `none` is the control, which must
-fail to exclude.
+`none` is the control, which must fail to exclude.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import os
 import threading
 import time
 import tracemalloc
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,60 +27,9 @@ from locking.testing import contract
 from locking.testing.calls import acquire_and_release, in_thread
 from locking.testing.contract_base import Another, ContractBase, needs
 from locking.testing.driver import StoreDriver
-from locking.testing.process import Commands, OtherProcess
 from tests.locking.backends.store_drivers import OwnStore
 from tests.locking.calls import acquired
-from tests.locking.lock_worker import CONTEND_TIMEOUT, LockCommands, LockWorker
-
-IdleWorkers = list["ContractWorker"]
-"""Processes between two tests."""
-StartWorker = Callable[[], "ContractWorker"]
-
-
-class ContractWorker(LockWorker):
-    """A process that executes the commands of the public contract, too."""
-
-    commands = "tests.locking.backends.contract:ContractCommands"
-
-
-class ContractCommands(LockCommands):
-    """The child's side."""
-
-    def configure(
-        self, conf: dict[str, Any], databases: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        reply = super().configure(conf, databases)
-        self._contract = Commands(self.backend)
-        self._contract.held = self.held
-        return reply
-
-    def contract(self, command: str, args: list[Any]) -> dict[str, Any]:
-        """Execute a command of `OtherProcess`."""
-        if command == "count":
-            args[0] = Path(args[0])
-        return {"result": getattr(self._contract, command)(*args)}
-
-
-class Borrowed(OtherProcess):
-    """The process of the public contract, in a worker that lives on."""
-
-    def __init__(self, worker: ContractWorker) -> None:
-        self._worker = worker
-        self.pause, self.resume, self.kill = worker.pause, worker.resume, worker.kill  # type: ignore[method-assign]
-
-    def send(self, do: str, *args: Any) -> None:
-        given = [str(value) if isinstance(value, Path) else value for value in args]
-        self._worker.send("contract", command=do, args=given)
-
-    def receive(self) -> Any:
-        return self._worker.receive()["result"]
-
-
-def _is_intact(worker: ContractWorker) -> bool:
-    """Return True unless a test has left a command, a reply or a lock behind."""
-    tag = uuid.uuid4().hex
-    worker.send("retire", tag=tag)
-    return not worker.is_silent(5) and worker.receive() == {"tag": tag, "held": []}
+from tests.locking.lock_worker import CONTEND_TIMEOUT, Forked, lock_commands
 
 
 def jain(shares: list[int]) -> float:
@@ -91,8 +37,8 @@ def jain(shares: list[int]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
-class Borrowing(ContractBase):
-    """The fixtures: borrowed processes, and the driver of a class."""
+class OnRealStores(ContractBase):
+    """The fixtures: forked processes, and the driver of a class."""
 
     is_real = True
     """Its tests belong to the rows of faults."""
@@ -102,25 +48,6 @@ class Borrowing(ContractBase):
     def databases(self, driver: StoreDriver) -> dict[str, str]:
         """The aliases that other processes need, with their URLs."""
         return driver.databases if isinstance(driver, OwnStore) else {}
-
-    @pytest.fixture
-    def start_worker(
-        self, conf: dict[str, Any], databases: dict[str, str], idle_workers: IdleWorkers
-    ) -> Iterator[StartWorker]:
-        """Return a function that starts a process, or takes an idle one."""
-        used: list[ContractWorker] = []
-
-        def start() -> ContractWorker:
-            used.append(idle_workers.pop() if idle_workers else ContractWorker({}))
-            used[-1].configure(conf, databases)
-            return used[-1]
-
-        yield start
-        for worker in used:
-            if worker.is_alive and _is_intact(worker):
-                idle_workers.append(worker)
-            else:
-                worker.close()
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -133,11 +60,19 @@ class Borrowing(ContractBase):
             yield driver
 
     @pytest.fixture
-    def another(self, start_worker: StartWorker) -> Another:
-        return lambda: Borrowed(start_worker())
+    def another(self, conf: dict[str, Any], databases: dict[str, str]) -> Iterator[Another]:
+        started: list[Forked] = []
+
+        def start() -> Forked:
+            started.append(Forked(lock_commands, conf, databases=databases))
+            return started[-1]
+
+        yield start
+        for worker in started:
+            worker.close()
 
 
-class Contract(Borrowing, contract.Contract):
+class Contract(OnRealStores, contract.Contract):
     """The public contract, and what leases add to it."""
 
     test_every_declared_capability_is_proved = None  # tests of their own prove what hooks cannot
@@ -235,32 +170,26 @@ class Contract(Borrowing, contract.Contract):
         other.call("release", name)
 
     @pytest.mark.faults(row=23, fired="contenders at once")
-    @pytest.mark.parametrize("contenders", [8, 64])
+    @pytest.mark.parametrize("contenders", [8, pytest.param(64, marks=pytest.mark.long)])
     @needs(lambda can: not can.fair and can.exclusion == "machines")
     def test_every_contender_gets_a_share(
-        self,
-        conf: dict[str, Any],
-        databases: dict[str, str],
-        start_worker: StartWorker,
-        name: str,
-        contenders: int,
+        self, another: Another, name: str, contenders: int
     ) -> None:
         """Chance alone makes unequal shares of few grants; more rounds leave what is unfair.
 
         A lottery of m grants for each contender has a Jain index of about m / (m + 1).
         """
-        workers, shares = [start_worker() for _ in range(4)], [0] * contenders
+        workers, shares = [another() for _ in range(4)], [0] * contenders
         for worker in workers:
-            worker.configure({**conf, "TTL": 30.0}, databases)
-            assert worker.acquire(name, timeout=CONTEND_TIMEOUT)["ok"]
-            worker.release(name)
-        for _ in range(8):
-            end = time.monotonic() + 2
+            assert worker.call("acquire", name, CONTEND_TIMEOUT, None)
+            worker.call("release", name)
+        for _ in range(32):
+            end = time.monotonic() + 0.5
             for worker in workers:
-                worker.contend(name, threads=contenders // len(workers), until=end)
+                worker.send("contend", name, contenders // 4, end)
             results = [worker.receive() for worker in workers]
-            got = [grants for result in results for grants in result["grants"]]
-            assert max(result["longest"] for result in results) < CONTEND_TIMEOUT
+            got = [number for grants, _ in results for number in grants]
+            assert max(longest for _, longest in results) < CONTEND_TIMEOUT
             shares = [sum(both) for both in zip(shares, got, strict=True)]
             if jain(shares) >= 0.9 and min(shares) > 0:
                 return
@@ -275,43 +204,39 @@ class Contract(Borrowing, contract.Contract):
                 with locks.lock(f"{name}:{number % 100}", timeout=WAIT_TIMEOUT):
                     pass
 
-        def resources() -> tuple[int, int, int]:
+        def resources() -> tuple[int, int]:
             gc.collect()
-            memory = tracemalloc.get_traced_memory()[0]
-            return memory, len(os.listdir("/proc/self/fd")), threading.active_count()
+            return tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
 
         tracemalloc.start()
         try:
-            use(200)
-            before = resources()
-            use(1_000)
-            memory, files, threads = (
-                new - old for old, new in zip(before, resources(), strict=True)
-            )
+            use(100)
+            before, threads = resources(), threading.active_count()
+            use(300)
+            memory, files = (new - old for old, new in zip(before, resources(), strict=True))
         finally:
             tracemalloc.stop()
-        assert memory < 400_000, "more than the bounded caches of names and owners"
+        assert memory < 150_000, "more than the bounded caches of names and owners"
         assert files <= 3, "more than a thread that releases a dropped lock of another test opens"
-        assert threads <= 0
+        until(lambda: threading.active_count() <= threads, "the end of new threads")
         assert not locks.held
         assert not [held for held in locks.inspect() if held.name.startswith(name)]
 
     @needs(lambda can: can.hands_over and can.exclusion == "machines")
     def test_another_process_continues_the_lease_and_renews_it(
-        self, locks: LockStore, start_worker: StartWorker, name: str
+        self, locks: LockStore, another: Another, name: str
     ) -> None:
-        worker, lock = start_worker(), locks.lock(name, ttl=30)
+        worker, lock = another(), locks.lock(name, ttl=30)
         lease = acquired(lock, timeout=5)
-        ticket = json.loads(json.dumps(lease.hand_over()))
-        taken = worker.call("take_over", ticket=ticket, ttl=self.TTL)
-        assert taken["token"] > lease.token
+        ticket = lease.hand_over()
+        assert worker.call("take_over", json.loads(json.dumps(ticket)), self.TTL) > lease.token
         with pytest.raises(LockLost):
             lease.check()
         lock.release()
         with pytest.raises(LockLost):
             TakenOver(locks, ticket).acquire()
         assert not in_thread(locks.lock(name).acquire, timeout=self.TTL * 1.5)
-        assert not worker.lease(name)["lost"]
+        assert not worker.call("is_lost", name)
         worker.kill()
         assert acquire_and_release(locks, name)
 

@@ -37,7 +37,7 @@ def test_child_forked_while_a_token_is_made_can_make_tokens(
         return 0
 
     def make() -> int:
-        signal.alarm(5)  # ends the child if it hangs
+        signal.alarm(20)  # ends the child if it hangs
         return clock_tokens.clock_token()
 
     monkeypatch.setattr(clock_tokens, "time", SimpleNamespace(time_ns=stop_once))

@@ -9,14 +9,14 @@ from django.db import connection, transaction
 
 from devservers import PostgreSql
 from devservers.faults.waiting import until
-from devservers.faults.worker import WorkerProcess
-from locking import LockError, LockMisuse
+from locking import LockMisuse
 from locking.handler import create
 from locking.testing.calls import within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.backends.database.postgresql_tools import Superuser, alias, root, server
 from tests.locking.calls import store_of
+from tests.locking.lock_worker import Forked
 
 __all__ = ["alias", "root", "server"]
 CONF = {"BACKEND": "locking.backends.postgresql_transaction.PostgreSQLTransactionBackend"}
@@ -24,8 +24,6 @@ CONF = {"BACKEND": "locking.backends.postgresql_transaction.PostgreSQLTransactio
 
 class TransactionCommands:
     """A process with one transaction at a time on its default database."""
-
-    ERRORS = (LockError,)
 
     def __init__(self) -> None:
         self.backend = create("transaction", CONF).backend
@@ -66,9 +64,7 @@ class TransactionCommands:
         return {"held": [held.name for held in self.backend.inspect()]}
 
 
-Start = Callable[[], WorkerProcess]
-PATH = f"{__name__}:{TransactionCommands.__name__}"
-ENV = {"DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+Start = Callable[..., Forked]
 BOUND = 10.0
 """Seconds for an error on a loaded machine."""
 
@@ -82,29 +78,18 @@ def url(request: pytest.FixtureRequest, server: PostgreSql, alias: str) -> Itera
         yield pooler.url
 
 
-@pytest.fixture(scope="module")
-def idle(url: str) -> Iterator[list[WorkerProcess]]:
-    """Processes to use again: starting one costs more than a test."""
-    workers: list[WorkerProcess] = []
-    yield workers
-    for worker in workers:
-        worker.close()
-
-
 @pytest.fixture
-def start(url: str, idle: list[WorkerProcess]) -> Iterator[Start]:
-    """Return a function that starts a process, or takes an idle one."""
-    used: list[WorkerProcess] = []
+def start(url: str) -> Iterator[Start]:
+    """Return a function that starts a process, on this database if no other one is given."""
+    started: list[Forked] = []
 
-    def process() -> WorkerProcess:
-        used.append(idle.pop() if idle else WorkerProcess(PATH, ENV | {"DATABASE_URL": url}))
-        return used[-1]
+    def process(other: str = "") -> Forked:
+        started.append(Forked(TransactionCommands, databases={"default": other or url}))
+        return started[-1]
 
     yield process
-    for worker in used:
-        if worker.is_alive:
-            idle.append(worker)
-            worker.call("roll_back")
+    for worker in started:
+        worker.close()
 
 
 @pytest.mark.parametrize("end", ["commit", "roll_back"])
@@ -148,16 +133,15 @@ def test_client_stopped_inside_its_transaction_is_waited_for(start: Start) -> No
 @pytest.mark.parametrize("url", ["direct"], indirect=True)
 def test_grant_with_lost_reply_ends_with_its_transaction(server: PostgreSql, start: Start) -> None:
     with InterceptingProxy(server.port) as proxy:
-        env = ENV | {"DATABASE_URL": server.url.replace(f":{server.port}", f":{proxy.port}")}
-        with WorkerProcess(PATH, env) as far:
-            assert far.call("settings")["lock_timeout"] == "0"  # connects
-            grant = proxy.hold_request(containing=b"pg_advisory_xact_lock")
-            far.send("lock", name="lost-reply", timeout=5)
-            until(grant.is_held.is_set, "the request")
-            proxy.replies_to_lose = 1
-            assert grant.deliver()
-            assert far.receive()["error"] == "LockUnavailable"
-            assert start().call("lock", name="lost-reply", timeout=5)["ok"]
+        far = start(server.url.replace(f":{server.port}", f":{proxy.port}"))
+        assert far.call("settings")["lock_timeout"] == "0"  # connects
+        grant = proxy.hold_request(containing=b"pg_advisory_xact_lock")
+        far.send("lock", name="lost-reply", timeout=5)
+        until(grant.is_held.is_set, "the request")
+        proxy.replies_to_lose = 1
+        assert grant.deliver()
+        assert far.receive()["error"] == "LockUnavailable"
+        assert start().call("lock", name="lost-reply", timeout=5)["ok"]
 
 
 def test_savepoint_that_is_rolled_back_frees_the_lock(start: Start) -> None:

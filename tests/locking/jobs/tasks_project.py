@@ -29,7 +29,6 @@ if not settings.configured or os.environ["DJANGO_SETTINGS_MODULE"].endswith("tas
 
 from locking.jobs import runs  # noqa: E402
 from locking.jobs.run_once import current_run, enqueue_run, run_once  # noqa: E402
-from locking.jobs.unique import unique, unique_task  # noqa: E402
 
 FIRST = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 GATE_TIMEOUT = 60
@@ -61,15 +60,6 @@ def control(number: int) -> None:
     affect("control", number, 1)
 
 
-@task
-@unique_task
-def keyed(gate: str) -> None:
-    wait_at(gate)
-    affect("keyed", 0, 1)
-    if gate.endswith("fails"):
-        raise ValueError(gate)
-
-
 def create() -> None:
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE effect (name VARCHAR(9), number INTEGER, attempt INTEGER)")
@@ -82,10 +72,6 @@ def send(number: int, every: int) -> None:
         enqueue_run(once, [one, gate], scheduled_for=FIRST + timedelta(seconds=one))
         if one < 5:
             control.enqueue(one)
-
-
-def send_keyed(key: str, gate: str) -> bool:
-    return unique(keyed, key, [gate]) is not None
 
 
 def resend() -> int:

@@ -17,7 +17,7 @@ try:
 except ImportError:
     from django_tasks import task
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = pytest.mark.django_db(transaction=True)
 State = JobRun.State
 NOON = timezone.now().replace(minute=0, second=0, microsecond=0)
 executed: list[Any] = []

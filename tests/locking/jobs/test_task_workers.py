@@ -1,4 +1,4 @@
-"""`run_once` and `unique` on Django's Tasks, with workers that are killed and stopped.
+"""`run_once` on Django's Tasks, with workers that are killed and stopped.
 
 On every task backend that is installed; django-tasks-db always is.
 """
@@ -9,17 +9,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.conf import settings
 from redis import Redis
 
 from devservers import MariaDb, Server, start_all, stop_all
-from devservers.faults.waiting import until
 from tests.locking.jobs.tasks_settings import INSTALLED
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,9 +130,8 @@ def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Ite
             mariadb.execute(f"DROP DATABASE {name}")
 
 
-@pytest.mark.parametrize(
-    ("number", "every"), [(40, 10), pytest.param(1000, 25, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "every"), [(40, 10), (1000, 25)])
 def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> None:
     """Two senders enqueue every run; each gate is a run whose worker is killed or stopped."""
     for sender in site.senders:
@@ -171,29 +168,3 @@ def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> N
     assert later >= set(range(0, number, every)), "a fault came too late"
     control = Counter(one for one, _ in site.call("effects", "control"))
     assert control == dict.fromkeys(range(5), 2), "the control: each message had an effect"
-
-
-def test_message_with_a_key_is_queued_or_runs_once(site: Site) -> None:
-    key = uuid4().hex
-
-    def is_started() -> dict[str, Any]:
-        return until(site.started, "the start", seconds=TIMEOUT)
-
-    def effects(number: int) -> Callable[[], bool]:
-        return lambda: len(site.call("effects", "keyed")) == number
-
-    send = [sender.call("send_keyed", key, "first-fails") for sender in site.senders]
-    assert send == [True, False], "it is queued"
-    start_all(site.workers)
-    assert is_started()["gate"] == "first-fails"
-    assert not site.call("send_keyed", key, "second"), "it runs"
-    assert site.call("send_keyed", f"{key}-other", "other"), "another key"
-    assert is_started()["gate"] == "other"
-    for gate in ("first-fails", "other"):
-        site.open(gate)
-    until(effects(2), "the effects", seconds=TIMEOUT)
-    until(lambda: site.call("send_keyed", key, "killed"), "the end of the key", seconds=TIMEOUT)
-    found = is_started()
-    assert found["gate"] == "killed"
-    found["worker"].kill()
-    until(lambda: site.call("send_keyed", key, "last"), "the end of the lease", seconds=TIMEOUT)

@@ -115,8 +115,8 @@ def test_second_send_while_it_runs_returns_the_first(job: Job) -> None:
 def test_failure_and_time_limit_free_the_key(job: Job) -> None:
     first = job.send()
     job.wait_for_start()
-    assert job.send() == first
-    if job.task is fail:
+    if job.task is fail:  # the others may have ended by now
+        assert job.send() == first
         job.open()
     job.wait_until_free()
     assert len(job.starts()) == 1
@@ -197,7 +197,7 @@ def test_revocation_of_a_queued_message_frees_the_key(job: Job, worker: Worker) 
 
 
 def test_message_that_is_lost_counts_until_its_time_is_over(job: Job) -> None:
-    first = job.send(queue="nowhere", queued_for=1.0)
+    first = job.send(queue="nowhere", queued_for=5.0)
     job.redis.delete("nowhere")
     assert job.send(queue="nowhere") == first
     job.wait_until_free()
@@ -220,8 +220,7 @@ def test_task_and_backend_that_cannot_be_unique_are_refused(job: Job) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.stores
-@pytest.mark.parametrize("alias", ["redis", "database"])
+@pytest.mark.parametrize("alias", ["redis", pytest.param("database", marks=pytest.mark.stores)])
 def test_eager_task_holds_the_key_while_it_runs(alias: str, caplog) -> None:
     seen = []
     with Celery("eager", set_as_current=False) as celery:

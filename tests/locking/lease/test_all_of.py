@@ -121,14 +121,6 @@ def test_error_of_the_store_leaves_nothing_held() -> None:
     assert not backend.held
 
 
-def test_holder_enters_again(process) -> None:
-    with process.lock("b"), process.all_of(["a", "b"]) as leases:
-        assert leases["b"].count == 2
-        with process.all_of(["b"]) as again:
-            assert again["b"] is leases["b"]
-    assert not process.inspect()
-
-
 def test_cancelled_task_leaves_nothing_held(process) -> None:
     async def wait() -> None:
         async with process.all_of(["a", "b"], timeout=WAIT_TIMEOUT):

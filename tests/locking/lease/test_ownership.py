@@ -85,30 +85,6 @@ def test_two_acquires_of_one_task_at_once_are_refused(redis: LockStore) -> None:
     assert is_free(redis)
 
 
-def test_sync_to_async_neither_shares_nor_loses_the_lock(redis: LockStore) -> None:
-    """All tasks run in one thread there, so the thread must not be taken for the caller."""
-
-    async def main() -> None:
-        units, sold = 1, 0
-
-        async def buy() -> None:
-            nonlocal units, sold
-            mine = redis.lock(NAME)
-            if not await sync_to_async(mine.acquire)(timeout=0.3):
-                return
-            if units:
-                await asyncio.sleep(0.02)
-                units -= 1
-                sold += 1
-            await sync_to_async(mine.release)()
-
-        await asyncio.gather(*(buy() for _ in range(5)))
-        assert (units, sold) == (0, 1)
-
-    asyncio.run(main())
-    assert is_free(redis)
-
-
 def test_sync_code_under_sync_to_async_may_enter_again(redis: LockStore) -> None:
     """As a sync view under ASGI does."""
 

@@ -17,7 +17,7 @@ from locking import LockLost, LockTimeout, locks
 from locking.lease import tracing
 from tests.locking.scripted import scripted
 
-with_rows = pytest.mark.django_db(transaction=True)
+with_rows = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 SpanContext = namedtuple("SpanContext", "trace_id span_id is_remote", defaults=[False])
 
@@ -81,14 +81,8 @@ def of(spans: Any, name: str, **attributes: object) -> Any:
     return span
 
 
-@pytest.mark.stores
-@pytest.mark.parametrize(
-    "alias", ["redis", pytest.param("database", marks=with_rows), "process", "zookeeper"]
-)
-def test_wait_links_to_the_span_of_the_holder(alias, finished, request, monkeypatch):
-    if alias == "zookeeper":
-        request.getfixturevalue("zookeeper")
-        request.addfinalizer(locks["zookeeper"].close)
+@pytest.mark.parametrize("alias", ["redis", pytest.param("database", marks=with_rows), "process"])
+def test_wait_links_to_the_span_of_the_holder(alias, finished, monkeypatch):
     backend, claims = locks[alias], []
     begin = tracing.begin
     monkeypatch.setattr(

@@ -1,11 +1,4 @@
-"""A process that holds locks of the policy, and records from when to when it believed it did.
-
-with PolicyWorker(database_url, locks, max_age=0.2) as worker:
-    worker.contend(["sale:1"], threads=2)
-    ...
-    grants = worker.stop()
-assert not overlaps(grants)
-"""
+"""Commands of a process that records from when to when it believed that it held a lock."""
 
 from __future__ import annotations
 
@@ -16,10 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from devservers.faults.worker import WorkerProcess
-from locking.exceptions import LockError, LockUnavailable
+from django.conf import settings
+from django.db import connection, transaction
 
-TTL = 2.0
+from locking import lock
+from locking.exceptions import LockError, LockUnavailable
+from locking.policy import active
+
 HOLD = 0.004
 """Seconds for which a contender holds a lock, at most."""
 
@@ -52,66 +48,27 @@ def overlaps(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
     return found
 
 
-class PolicyWorker(WorkerProcess):
-    """The parent's side."""
-
-    def __init__(self, database_url: str, locks: dict[str, Any], *, max_age: float) -> None:
-        commands = "tests.locking.policy.policy_worker:PolicyCommands"
-        super().__init__(commands, {"DATABASE_URL": database_url})
-        self.call("configure", locks=locks, max_age=max_age)
-
-    def contend(
-        self, names: Sequence[str], *, threads: int = 1, idle: float = 0.0, snapshots: bool = False
-    ) -> None:
-        """Acquire and release in threads that then pause for `idle` seconds.
-
-        With `snapshots`, they do so in transactions that began up to half a second before.
-        """
-        options = {"threads": threads, "idle": idle, "snapshots": snapshots}
-        self.call("contend", names=list(names), **options)
-
-    def epochs(self) -> set[int]:
-        """Return the epochs of the contenders' grants so far."""
-        return set(self.call("epochs")["epochs"])
-
-    def hold(self, name: str, **options: Any) -> None:
-        self.call("hold", name=name, **options)
-
-    def release(self) -> None:
-        self.call("release")
-
-    def stop(self) -> list[Grant]:
-        """End the contenders; return their grants."""
-        return [Grant(*grant) for grant in self.call("stop")["grants"]]
-
-
 class PolicyCommands:
-    """The child's side."""
+    """The commands of the process; `max_age` is MAX_AGE there."""
 
-    def configure(self, locks: dict[str, Any], max_age: float) -> dict[str, Any]:
-        from django.conf import settings
-
-        from locking.policy import active
-
-        settings.LOCKS = locks
+    def __init__(self, locks: dict[str, Any], max_age: float) -> None:
+        settings.LOCKS, settings.LOCK_POLICY = locks, {"BACKEND": next(iter(locks))}
         active.MAX_AGE, active.FRESH = max_age, max_age / 2
         self._threads: list[threading.Thread] = []
         self._ended = threading.Event()
         self._grants: list[Grant] = []
-        return {"ok": True}
 
-    def contend(
-        self, names: list[str], threads: int, idle: float, snapshots: bool
-    ) -> dict[str, Any]:
+    def contend(self, names: list[str], threads: int, idle: float, snapshots: bool = False) -> None:
+        """Acquire and release in threads that then pause for `idle` seconds.
+
+        With `snapshots`, they do so in transactions that began up to half a second before.
+        """
         for _ in range(threads):
             thread = threading.Thread(target=self._contend, args=(names, idle, snapshots))
             thread.start()
             self._threads.append(thread)
-        return {"ok": True}
 
     def _contend(self, names: list[str], idle: float, snapshots: bool) -> None:
-        from django.db import connection
-
         try:
             while not self._ended.is_set():
                 with self._old_snapshot() if snapshots else nullcontext():
@@ -125,8 +82,6 @@ class PolicyCommands:
     @contextmanager
     def _old_snapshot(self) -> Iterator[None]:
         """Run the block in a transaction that sees the policy as it is now until its end."""
-        from django.db import connection, transaction
-
         connection.ensure_connection()
         if connection.vendor in KEEP_SNAPSHOT:
             with connection.cursor() as cursor:
@@ -138,8 +93,6 @@ class PolicyCommands:
             yield
 
     def _once(self, name: str) -> None:
-        from locking import lock
-
         held = lock(name)
         try:
             if not held.acquire(timeout=10):
@@ -154,22 +107,9 @@ class PolicyCommands:
         with suppress(LockError):
             held.release()
 
-    def epochs(self) -> dict[str, Any]:
-        return {"epochs": sorted({grant.epoch for grant in self._grants.copy()})}
-
-    def hold(self, name: str, ttl: float | None = None) -> dict[str, Any]:
-        from locking import lock
-
-        self._held = lock(name, ttl=ttl)
-        self._held.acquire(timeout=10)
-        return {"ok": True}
-
-    def release(self) -> dict[str, Any]:
-        self._held.release()
-        return {"ok": True}
-
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> list[Grant]:
+        """End the contenders; return their grants."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
-        return {"grants": self._grants}
+        return self._grants

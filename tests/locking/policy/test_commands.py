@@ -17,7 +17,7 @@ from tests.locking.policy.two_backends import new, old, row, two_backends
 from tests.locking.scripted import unavailable
 
 __all__ = ["new", "old", "two_backends"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = pytest.mark.django_db
 
 
 def manage(*args: str) -> str:
@@ -129,6 +129,7 @@ def test_break_ends_the_lease_of_the_holder(old) -> None:
         manage("locks", "--break", "a", "--yes-break", "a")
 
 
+@pytest.mark.stores
 @pytest.mark.django_db(transaction=True)
 def test_old_rows_are_pruned_without_celery(settings) -> None:
     settings.LOCKS = {"db": {"BACKEND": "locking.backends.database.DatabaseBackend"}}

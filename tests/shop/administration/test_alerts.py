@@ -53,7 +53,8 @@ def test_unwritten_reservation_is_measured_without_a_worker(in_force, scrape) ->
     ask(sale)
     first = next(store.entries(sale=fresh(sale)))
     until(lambda: scrape(waiting) > 1, "the gauge to rise")
-    assert scrape(waiting) == pytest.approx(time.time() - first.reserved_at, abs=5)
+    earliest = time.time() - first.reserved_at
+    assert earliest - 1 < scrape(waiting) < time.time() - first.reserved_at + 1
     while consume():
         pass
     assert scrape(waiting) == 0

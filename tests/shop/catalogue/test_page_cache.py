@@ -16,7 +16,7 @@ from shop.catalogue import page_cache
 from shop.models import Sale
 from tests.shop.making import a_sale, signed_in
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +57,14 @@ def test_missing_sale_is_looked_up_once():
     assert entry.kwargs["timeout"] == page_cache.TTL
 
 
-@pytest.mark.parametrize("number", ["1", "2", "999999", "0", "-1", "x", "1" * 5000, "", "٣", "\0"])
-def test_any_page_number_shows_a_page(number):
+def test_any_page_number_shows_a_page():
     Product.objects.bulk_create(
         Product(slug=f"p{n}", name=f"P {n}", price=1) for n in range(2 * page_cache.PAGE - 1)
     )
-    for _ in range(2):
+    first = ("1", "x", "", "\0", "1" * 5000)
+    for number in (*first, "2", "999999", "0", "-1", "٣", *first, "2"):
         page = Client().get("/products/", {"page": number}).context["page"]
-        is_first = number in ("1", "x", "", "\0", "1" * 5000)
+        is_first = number in first
         assert (page.number, page.paginator.num_pages) == (1 if is_first else 2, 2)
         assert len(page.object_list) == (page_cache.PAGE if is_first else page_cache.PAGE - 1)
 

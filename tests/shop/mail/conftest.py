@@ -21,6 +21,7 @@ def smtp(settings, transactional_db, monkeypatch) -> Iterator[Inbox]:
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", inbox.port
     settings.SITE_URL = "https://shop.example"
+    settings.EMAIL_TIMEOUT = 30
     with inbox.mark:
         yield inbox
 

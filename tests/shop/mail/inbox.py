@@ -36,7 +36,7 @@ class Inbox:
 
     @contextmanager
     def listening(self):
-        server = Controller(self, hostname="127.0.0.1", port=self.port)
+        server = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=30)
         server.start()
         try:
             yield self

@@ -12,7 +12,7 @@ from shop.administration.audit import audit_all
 from shop.management.commands.seed import DEMO_ACCOUNTS, PASSWORD
 from shop.models import CustomerQuota, Order, Sale, User
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = pytest.mark.django_db
 
 
 def seed(*options: str) -> str:

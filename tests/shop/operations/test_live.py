@@ -89,7 +89,7 @@ def test_page_does_not_wait_for_a_hanging_backend(amy, monkeypatch):
     hole.set()
     assert "no answer in 1.5 s" in page
     assert "DOWN" in page
-    assert took < 10, "loaded machines included; 1.6 s on a quiet one"
+    assert took < 20, "loaded machines included; 1.6 s on a quiet one"
 
 
 def test_page_does_not_wait_for_a_stopped_redis():
@@ -108,7 +108,7 @@ def test_page_does_not_wait_for_a_stopped_redis():
             server.resume()
     assert page.status_code == 200
     assert "DOWN" in page.text
-    assert took < 8, "36 s when every read waited; 1.3 s since one finds out for all"
+    assert took < 20, "36 s when every read waited; 1.3 s since one finds out for all"
 
 
 def _all_on(server: Redis) -> override_settings:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from django.core.cache import cache
@@ -57,16 +59,16 @@ def test_unavailable_redis_is_an_error():
 WAIT = "locking_wait_seconds_bucket"
 
 
-@pytest.fixture(autouse=True)
-def _empty_redis():
+@pytest.fixture
+def publish(monkeypatch) -> Callable[[int, rates.Counts], None]:
+    """Publish the counts of a second; the clock stands still, so that it becomes no older."""
     cache.clear()  # the same server: no second of another test
+    now = time.time()
+    monkeypatch.setattr(rates, "time", SimpleNamespace(time=lambda: now))
+    return lambda ago, counts: rates.add(int(now) - DELAY - ago, counts)
 
 
-def publish(ago: int, counts: rates.Counts) -> None:
-    rates.add(int(time.time()) - DELAY - ago, counts)
-
-
-def test_rates_are_those_of_the_last_seconds():
+def test_rates_are_those_of_the_last_seconds(publish):
     for ago in range(1, 5):
         publish(
             ago,
@@ -85,7 +87,7 @@ def test_rates_are_those_of_the_last_seconds():
     assert minute.processes == {"web": 2, "consumer": 1}
 
 
-def test_seconds_without_a_process_are_unknown_not_zero():
+def test_seconds_without_a_process_are_unknown_not_zero(publish):
     publish(30, {("process", "web"): 1})
     publish(20, {("process", "web"): 1, ("shop_orders_total",): 3})
     orders = read_last_minute().orders
@@ -95,13 +97,13 @@ def test_seconds_without_a_process_are_unknown_not_zero():
     assert len(orders.lines) == 2
 
 
-def test_wait_is_the_95th_percentile_within_its_bucket():
+def test_wait_is_the_95th_percentile_within_its_bucket(publish):
     buckets = {"0.001": 50, "0.002": 90, "0.005": 100, "10.0": 100, "+Inf": 100}
     publish(2, {(WAIT, "redis", "sale", le): count for le, count in buckets.items()})
     assert read_last_minute().wait_ms.now == pytest.approx(3.5)  # half of 0.002 to 0.005
 
 
-def test_no_wait_has_no_percentile():
+def test_no_wait_has_no_percentile(publish):
     publish(2, {("process", "web"): 1, (WAIT, "redis", "build", "+Inf"): 3})
     minute = read_last_minute()
     assert (minute.wait_ms.now, minute.wait_ms.lines) == (None, [])

@@ -58,24 +58,23 @@ def test_next_order_proposes_the_last_address(shop, li, order) -> None:
     assert not DeliveryAddress.objects.filter(order=newest).exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, "") for name in ("name", "phone", "street", "city")),
-        *((name, "a\x00b") for name in ADDRESS),
-        *((name, "a\nb") for name in ("name", "street", "city", "country")),
-        *((name, "x" * 201) for name in ADDRESS),
-        *(("phone", value) for value in ("call me", "12", "=1+1", "1" * 31)),
-        *(("postcode", value) for value in ("=1", "-", "2000\u20280")),
-    ],
-)
-def test_bad_line_is_explained_and_changes_nothing(name, value, shop, order) -> None:
-    page = shop.post(path(order), {**ADDRESS, name: value})
-    assert page.status_code == 400
-    assert page.context["form"].errors.keys() == {name}
-    assert f'id="id_{name}_error"' in page.text
-    problem = shop.post(path(order), {**ADDRESS, name: value}, HTTP_ACCEPT="application/json")
-    assert (problem.status_code, problem.json()["error"]) == (400, "bad_input")
+BAD_LINES = [
+    *((name, "") for name in ("name", "phone", "street", "city")),
+    *((name, "a\x00b") for name in ADDRESS),
+    *((name, "a\nb") for name in ("name", "street", "city", "country")),
+    *((name, "x" * 201) for name in ADDRESS),
+    *(("phone", value) for value in ("call me", "12", "=1+1", "1" * 31)),
+    *(("postcode", value) for value in ("=1", "-", "2000\u20280")),
+]
+
+
+def test_bad_line_is_explained_and_changes_nothing(shop, order) -> None:
+    for name, value in BAD_LINES:
+        page = shop.post(path(order), {**ADDRESS, name: value})
+        assert (page.status_code, page.context["form"].errors.keys()) == (400, {name}), value
+        assert f'id="id_{name}_error"' in page.text
+        problem = shop.post(path(order), {**ADDRESS, name: value}, HTTP_ACCEPT="application/json")
+        assert (problem.status_code, problem.json()["error"]) == (400, "bad_input"), value
     assert not DeliveryAddress.objects.exists()
 
 

@@ -53,12 +53,6 @@ def returns(order: Order) -> int:
     return StockMovement.objects.filter(order_number=order.number, reason="returned").count()
 
 
-def test_payment_keeps_the_units(sale, order) -> None:
-    pay_order(order=order)
-    assert (order.status, order.closed_at is not None) == ("paid", True)
-    assert count(sale) == (3, 0, 2)
-
-
 @pytest.mark.parametrize("strategy", WriteStrategy.values)
 def test_cancellation_releases_units_and_quota(sale, order, strategy) -> None:
     put_in_force("scripted", strategy)

@@ -43,10 +43,10 @@ class LocalStripe(Server):
         return b" 200 " in self.send(b"GET /_config/deliveries HTTP/1.0\r\nHost: x\r\n\r\n")
 
     def get(self, path: str, **query: object) -> Any:
-        return requests.get(f"{self.url}{path}", query, auth=(KEY, ""), timeout=10).json()
+        return requests.get(f"{self.url}{path}", query, auth=(KEY, ""), timeout=30).json()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        reply = requests.post(f"{self.url}{path}", json=body, auth=(KEY, ""), timeout=10)
+        reply = requests.post(f"{self.url}{path}", json=body, auth=(KEY, ""), timeout=30)
         return reply.json() if reply.content else None
 
     def send_webhooks_to(self, url: str) -> None:
@@ -74,6 +74,6 @@ def in_use(stripe: LocalStripe) -> Iterator[LocalStripe]:
     """Make it the payment provider of this process."""
     paths = {**django_settings.PAYMENT_PROVIDERS}
     make_provider.cache_clear()
-    with override_settings(**stripe.settings, PAYMENT_PROVIDERS=paths, STRIPE_TIMEOUT=3.0):
+    with override_settings(**stripe.settings, PAYMENT_PROVIDERS=paths, STRIPE_TIMEOUT=20.0):
         yield stripe
     make_provider.cache_clear()

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 
@@ -213,12 +214,10 @@ def test_silent_provider_costs_a_bounded_wait(shop, local, payment, settings) ->
         assert "Pay ¥9.90 now" in reply.text
         assert refund_payments() == time_out_payments() == 0
         assert time.monotonic() - began < 10
-        one_waits = threading.Thread(target=self_refund, args=[payment])
-        one_waits.start()
-        while one_waits.is_alive() and not isinstance(self_refund(payment), Overloaded):
-            pass
-        assert one_waits.is_alive(), "the second thread did not wait behind it"
-        one_waits.join()
+        meeting = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            told = list(pool.map(lambda _: refund_at(meeting, payment), range(4)))
+        assert {ProviderUnavailable, Overloaded} == set(told), "one waits, the others do not"
     finally:
         local.resume()
     assert states(payment) == ("cancelled", "refunding")
@@ -227,12 +226,11 @@ def test_silent_provider_costs_a_bounded_wait(shop, local, payment, settings) ->
     assert local.refunds(payment) == [1980]
 
 
-def self_refund(payment: Payment) -> Exception | None:
-    try:
+def refund_at(meeting: threading.Barrier, payment: Payment) -> type[Exception]:
+    meeting.wait(10)
+    with pytest.raises((Overloaded, ProviderUnavailable)) as refused:
         make_provider("shop.payments.stripe.Stripe").refund(payment)
-    except (Overloaded, ProviderUnavailable) as error:
-        return error
-    return None
+    return refused.type
 
 
 def test_payment_unknown_to_the_provider_delays_no_other(local, payment, caplog) -> None:

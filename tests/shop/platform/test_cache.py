@@ -1,13 +1,10 @@
 """Values in the memory of one process, read once for all of its threads."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from unittest.mock import patch
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devservers.faults.waiting import until
-from locking.testing.calls import passes_in_child
 from shop.platform.cache import RefreshingCache
 from tests.locking.held_call import TIMEOUT, HeldCall, unexpected
 
@@ -58,19 +55,6 @@ def test_others_get_the_previous_value_during_a_refresh(cache, pool) -> None:
     assert refresh.result(TIMEOUT) == get(cache) == "new"
 
 
-@pytest.mark.parametrize("outcome", ["new", ValueError("store is down")], ids=["value", "error"])
-def test_threads_without_a_value_share_one_read(cache, pool, outcome) -> None:
-    read = HeldCall(outcome)
-    calls = [pool.submit(get, cache, read)]
-    read.wait_until_started()
-    with patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits:
-        calls += [pool.submit(get, cache) for _ in range(5)]
-        until(lambda: waits.call_count == 5, "the waits of the others")
-    read.end()
-    assert {call.exception(TIMEOUT) or call.result() for call in calls} == {outcome}
-    assert get(cache, lambda: "next") == ("new" if outcome == "new" else "next")
-
-
 def test_failed_refresh_keeps_the_previous_value(cache) -> None:
     get(cache, lambda: "old")
     with pytest.raises(AssertionError):
@@ -94,11 +78,3 @@ def test_number_of_entries_is_bounded(cache) -> None:
         get(cache, lambda: "old", key=key)
     assert get(cache, key="c") == "old"
     assert get(cache, lambda: "new", key="a") == "new"
-
-
-def test_forked_child_does_not_wait_for_its_parent(cache, pool) -> None:
-    read = HeldCall("parent")
-    pool.submit(get, cache, read)
-    read.wait_until_started()
-    assert passes_in_child(lambda: get(cache, lambda: "child") == "child")
-    read.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from django.conf import settings
 from django.db import OperationalError, ProgrammingError
 
 from locking import LockLost, LockMisuse
@@ -65,10 +64,3 @@ def test_only_store_errors_are_shortened_and_omitted(clock, error, lines, has_tr
     assert [bool(line) for line in found] == [True] * lines + [False] * (3 - lines)
     assert ("\n" in found[0]) is has_traceback
     assert type(error).__name__ in found[0]
-
-
-def test_console_uses_the_filter() -> None:
-    handlers = logging.getLogger().handlers
-    filters = [some for handler in handlers for some in handler.filters]
-    assert settings.LOGGING["handlers"]["console"]["filters"] == ["expected_errors"]
-    assert any(isinstance(some, ExpectedErrors) for some in filters)

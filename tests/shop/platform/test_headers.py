@@ -20,11 +20,3 @@ def test_every_response_has_the_policies(client, path):
     assert headers["Referrer-Policy"] == headers["Cross-Origin-Opener-Policy"] == "same-origin"
     assert "camera=()" in headers["Permissions-Policy"]
     assert {"private", "no-cache"} <= set(headers["Cache-Control"].split(", "))
-
-
-def test_policy_allows_no_inline_and_no_foreign_content():
-    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
-    assert rules["default-src"] == "'none'"
-    assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
-    assert "unsafe" not in POLICY
-    assert "http" not in POLICY

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
+from devservers.process import is_stopped
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -22,7 +23,7 @@ COMMANDS = {
     "worker": ["-m", "celery", "-A", "shop", "worker", "--concurrency", "1"],
     "consumer": ["manage.py", "consume_orders"],
 }
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 @pytest.fixture(params=COMMANDS)
@@ -56,13 +57,17 @@ def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(proce
         done = subprocess.run(command, env=environ, capture_output=True, check=False)
         return done.returncode == 0
 
+    beat = Path(environ["HEARTBEAT_FILE"])
     assert not is_healthy()
-    until(is_healthy, "the first heartbeat", TIMEOUT)
+    until(beat.exists, "the first heartbeat", TIMEOUT)
+    assert is_healthy()
     running.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(running.pid), "the end of what it was doing")
     old = time.time() - 20
-    os.utime(environ["HEARTBEAT_FILE"], (old, old))
+    os.utime(beat, (old, old))
     assert not is_healthy()
     running.send_signal(signal.SIGCONT)
-    until(is_healthy, "the heartbeat after the process resumed", TIMEOUT)
+    until(lambda: beat.stat().st_mtime > old + 1, "a heartbeat after it resumed", TIMEOUT)
+    assert is_healthy()
     with urlopen(f"http://{HOST}:{environ['METRICS_PORT']}/metrics", timeout=5) as response:
         assert response.headers["Content-Type"].startswith("text/plain")

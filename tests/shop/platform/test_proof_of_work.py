@@ -1,6 +1,5 @@
-"""Proof of work: off by default, counted once, bound to its purpose, and cheap to verify."""
+"""Proof of work: off by default, counted once and bound to its purpose."""
 
-import time
 from itertools import count
 from typing import Any
 
@@ -120,15 +119,3 @@ def test_joining_a_room_asks_for_a_proof(settings) -> None:
     assert hidden_fields(page.text)["proof_challenge"] == body["challenge"], "it keeps its age"
     assert client.post(path, proof).json()["position"] == 1
     assert client.post(path, proof).status_code == 403
-
-
-def test_verification_is_cheap(settings) -> None:
-    """`pytest -s` prints the figure that docs/reference/settings.md has."""
-    settings.PROOF_OF_WORK = 8
-    forms = [solved(str(proof_of_work.offer("x")["challenge"])) for _ in range(200)]
-    began = time.process_time()
-    for form in forms:
-        proof_of_work.check(form, purpose="x", address="")
-    cost = (time.process_time() - began) / len(forms)
-    print(f"{1e6 * cost:.0f} us of CPU per verification")  # noqa: T201
-    assert cost < 5e-3  # on a loaded machine

@@ -109,10 +109,19 @@ def history_of(sale: Sale, customers: list[int], folder: Path) -> list[Event]:
 
 
 @pytest.mark.faults(row=1, xf=True)
-@pytest.mark.parametrize("backend", ["redis", "database", "redlock", "zookeeper"])
+@pytest.mark.parametrize(
+    ("backend", "servers"),
+    [
+        ("redis", "redis_server"),
+        ("database", "redis_server"),
+        pytest.param("redlock", "redis_five", marks=pytest.mark.long),
+        pytest.param("zookeeper", "zookeeper", marks=pytest.mark.long),
+    ],
+)
 def test_row_1_stopped_between_read_and_write(
-    buyers: list[LateBuyer], backend: str, redis_five: object, zookeeper: object
+    request: pytest.FixtureRequest, buyers: list[LateBuyer], backend: str, servers: str
 ) -> None:
+    request.getfixturevalue(servers)
     stopped = time.monotonic()
 
     def past_twice_the_lease() -> None:

@@ -113,8 +113,10 @@ def test_grant_serves_at_most_purchases_per_grant(settings) -> None:
 @EVERY
 def test_too_few_units_go_to_the_first_waiters(strategy) -> None:
     put_in_force("scripted", strategy)
-    sale = a_sale(stock=3)
-    assert together(sale, new_customers(6)) == {"ok": 3, "sold_out": 3}
+    sale, points = a_sale(stock=3), Counter[str]()
+    with armed("stock.read", lambda: points.update(["transactions"])):
+        assert together(sale, new_customers(6)) == {"ok": 3, "sold_out": 3}
+    assert points["transactions"] == 1 + 6, "one grant decides all"
     audit = audit_sale(sale=sale)
     assert (audit.ok, audit.available, audit.held, audit.stale_writes_refused) == (True, 0, 3, 0)
 
@@ -133,6 +135,15 @@ def test_two_forms_of_one_customer_in_one_group(limit, keys, told) -> None:
     assert together(sale, forms) == told
     assert audit_sale(sale=sale).ok
     assert Order.objects.filter(customer=customer).count() == told["ok"] - 3
+
+
+def test_one_grant_refuses_all_forms_with_an_outdated_hint() -> None:
+    """The customer has bought since the forms were shown. A grant each would take too long."""
+    sale, customer, points = a_sale(limit=1), a_customer(), Counter[str]()
+    buy(sale, customer=customer)
+    with armed("stock.read", lambda: points.update(["transactions"])):
+        assert together(sale, [(customer, str(n)) for n in range(6)]) == {"limit": 6}
+    assert points["transactions"] == 1 + 6
 
 
 def test_group_is_found_after_a_lost_commit_reply() -> None:

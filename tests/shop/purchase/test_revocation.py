@@ -73,15 +73,6 @@ def test_token_ends_with_its_session_and_account(end, li):
     assert not Order.objects.exists()
 
 
-def test_control_without_the_revocation_the_token_buys(li):
-    sale = a_sale()
-    form = li.form(sale)
-    sign_out(li)
-    TokenRevocation.objects.all().delete()
-    tokens.clear()
-    assert send(li, sale, form) == 201
-
-
 def test_sign_out_ends_the_tokens_of_one_session(li):
     sale, other = a_sale(), Browser(li.user)
     forms = [browser.form(sale) for browser in (li, other)]

@@ -70,6 +70,7 @@ def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monke
     (stopped,) = processes(1)
     stopped.run_until("row.held", {"do": "sit_on_the_row", "sale": sale.pk})
     with monkeypatch.context() as hasty:
+        hasty.setattr("django.conf.settings.HARD_DEADLINE", 1.3)
         if connection.vendor == "sqlite":  # ten seconds are the shop's
             hasty.setitem(connection.settings_dict["OPTIONS"], "timeout", 0.3)
         connection.close()  # this one and any that a request opens in its place

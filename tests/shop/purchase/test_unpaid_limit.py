@@ -81,7 +81,7 @@ def test_order_that_expires_during_the_purchase_counts(is_first, guard, settings
 
 
 def test_refusal_has_its_own_code_in_both_languages(settings) -> None:
-    settings.UNPAID_LIMIT, settings.LOCK_TIMEOUT, settings.HARD_DEADLINE = 1, 60.0, 60.0
+    settings.UNPAID_LIMIT = 1
     sale, customer = fresh(a_sale()), a_customer()
     let_expire(sale, customer, "first")
     client = signed_in(customer)

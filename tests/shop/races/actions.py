@@ -1,5 +1,6 @@
 """The calls that a process of a race can make; each returns its outcome."""
 
+import random
 import secrets
 import threading
 import time
@@ -125,18 +126,8 @@ def expire() -> dict[str, Any]:
     return {"ok": orders.expire_unpaid_orders()}
 
 
-def pay_checking_first(*, order: str) -> dict[str, Any]:
-    """Check, then act, in two statements (the control)."""
-    row = Order.objects.get(number=order)
-    assert row.status == Order.Status.PENDING
-    reach("pay.checked")
-    row.status = Order.Status.PAID
-    row.save()
-    return {"ok": "paid"}
-
-
 def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True) -> dict[str, Any]:
-    """Send a form of a signed-in browser; a patient one retries."""
+    """Send a form of a signed-in browser; a patient one repeats it as the page's script does."""
     client = Client(headers={"host": "127.0.0.1", "accept": "application/json"})
     client.cookies[settings.SESSION_COOKIE_NAME] = session
     deadline = time.monotonic() + RETRY_SECONDS
@@ -147,6 +138,9 @@ def send(*, path: str, session: str, form: dict[str, Any], patient: bool = True)
             for of_this_time in ("Expires", "X-Request-ID"):
                 headers.pop(of_this_time, None)
             return {"status": told.status_code, "headers": headers, "body": told.content.decode()}
+        if "attempt" in form:
+            form["attempt"] += 1
+        time.sleep(int(told["Retry-After"]) * random.uniform(0.75, 1.25))
 
 
 def sit_on_the_row(*, sale: int) -> dict[str, Any]:

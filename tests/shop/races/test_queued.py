@@ -1,6 +1,5 @@
 """Queued sales in real processes: sold exactly, written once, whichever process dies."""
 
-from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 
@@ -56,15 +55,6 @@ def test_consumer_without_a_lock_loses_naive_writes(processes) -> None:
     consumer.results()
     audit = audit_sale(sale=sale)
     assert (audit.held, audit.available, audit.ok) == (2, 9, False)
-
-
-def test_repeated_form_is_one_order(processes) -> None:
-    put_in_force("redis")
-    sale = a_queued_sale(stock=5)
-    told = at_once(processes(2), [a_form(sale)] * 50)
-    assert len({one["ticket"] for one in told}) == 1
-    assert Counter(one["replayed"] for one in told) == {False: 1, True: 49}
-    assert store.left(sale=sale) == 4
 
 
 # Where a consumer is killed: what is in the database and in the stream then.

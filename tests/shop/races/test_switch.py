@@ -40,7 +40,6 @@ def switching() -> Iterator[object]:
         # The control: what force gives up, and the fence gives back.
         ("redis", "database", "naive", True, 1),
         ("redis", "database", "naive", False, 0),
-        ("database", "redis", "naive", False, 0),
         ("redis", "database", "fenced", True, 0),
         ("database", "redis", "conditional", True, 0),
     ],

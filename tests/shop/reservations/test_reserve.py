@@ -133,7 +133,7 @@ def test_unresponsive_redis_is_refused_in_bounded_time(redis) -> None:
     try:
         with pytest.raises(ServiceUnavailable):
             ask(sale)
-        assert TIMEOUT <= time.monotonic() - began < 2 * TIMEOUT + 1
+        assert TIMEOUT <= time.monotonic() - began < 10
         assert redis_breaker(redis.url).is_open
         assert status(first) == "waiting"
     finally:
@@ -163,6 +163,7 @@ def test_nodes_of_a_cluster_share_the_sales(settings, redis_cluster) -> None:
         assert_sound(sale, held=3, left=0)
 
 
+@pytest.mark.long
 @pytest.mark.faults(row=4, backend="redis")
 def test_lost_node_of_a_cluster_stops_only_its_sales(settings) -> None:
     """Until its replica replaces it, which has the acknowledged reservation."""
@@ -179,7 +180,7 @@ def test_lost_node_of_a_cluster_stops_only_its_sales(settings) -> None:
         assert [status(first), status(other)] == ["waiting", "won"]
         compared = {one.sale for one in reconcile_all()}
         assert (elsewhere.slug in compared, there.slug in compared) == (True, False)
-        until(lambda: told(there, 1) == {"queued": 1}, "the promoted replica", seconds=20)
+        until(lambda: told(there, 1) == {"queued": 1}, "the promoted replica", seconds=60)
         consume()
         assert status(first) == "won"
         assert_sound(there, held=2, left=1)

@@ -11,6 +11,7 @@ from redis import Redis as Client
 
 from devservers import Redis, start_all, stop_all
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 WRITE_EVERYTHING = """
 from django.conf import settings

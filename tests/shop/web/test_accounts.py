@@ -40,27 +40,12 @@ def test_next_page_is_never_another_site(wang, then):
     assert client_of().post("/accounts/sign-up/", form)["Location"] == "/"
 
 
-def test_the_session_key_changes_at_sign_in(wang, client):
-    client.get("/accounts/sign-in/")
-    session = client.session
-    session["seen"] = True
-    session.save()
-    before = session.session_key
-    sign_in(client)
-    assert client.session.session_key != before
-
-
 @pytest.mark.usefixtures("nothing_changes")
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 200_000, "<script>", "' or 1=1 --", "none"])
 def test_malformed_usernames_are_refused(name):
     assert sign_in(client_of(), name).status_code == 400
     form = {"username": name, "password1": "x", "password2": "y"}
     assert client_of().post("/accounts/sign-up/", form).status_code == 400
-
-
-@pytest.mark.parametrize("host", ["evil.example", "localhost:x", "a b", ""])
-def test_unknown_host_is_400(host):
-    assert client_of().get("/", headers={"Host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/accounts/profile/", "/accounts/password/"])
@@ -145,9 +130,3 @@ def test_client_address_is_read_behind_own_proxy(wang, settings):
     assert sign_in(client, via="198.51.100.1, 203.0.113.1").status_code == 302
     assert sign_in(client, via="198.51.100.2, 203.0.113.1").status_code == 429
     assert sign_in(client, via="203.0.113.1, 203.0.113.2").status_code == 302
-
-
-def test_unknown_language_is_ignored(li):
-    form = {"language": "../../etc", "next": "/"}
-    assert client_of(li).post("/i18n/setlang/", form).status_code == 302
-    assert client_of(li, headers={"Accept-Language": "x" * 9999}).get("/").status_code == 200

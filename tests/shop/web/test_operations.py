@@ -20,7 +20,7 @@ from tests.shop.staff import (
 )
 
 __all__ = ["ben", "few_backends", "holder"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [pytest.mark.django_db]
 
 
 # --- Who may ---------------------------------------------------------------------------------

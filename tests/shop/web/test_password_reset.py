@@ -9,7 +9,7 @@ from shop.mail.service import send_mail
 from shop.models import TokenRevocation, User
 from tests.shop.making import signed_in
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 
 OLD, NEW = "a-red-kettle-9", "a-blue-kettle-7"
 

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.translation import override
 
 from locking import LockTimeout, LockUnavailable
+from locking.failpoints import armed
 from shop.models import Order
 from tests.shop.making import a_sale, hidden_fields
 from tests.shop.web.wsgi_browser import Browser, alone, keep_caches, li
@@ -27,6 +28,16 @@ def test_purchase_reads_no_session_and_no_user(li, monkeypatch):
     sql = [query["sql"] for query in seen if "inventory_product" not in query["sql"]]
     writes = [line.split()[0] for line in sql if not line.startswith(("SAVE", "RELEASE"))]
     assert sorted(set(writes)) in (["INSERT", "UPDATE"], ["START"])
+
+
+@pytest.mark.parametrize(("attempt", "transactions"), [(1, 2), (2, 1)], ids=["control", "again"])
+def test_form_that_is_sent_again_looks_for_an_order_first(attempt, transactions, li):
+    """The hint of its token may be outdated, and would cost a grant that is refused."""
+    sale, points = a_sale(limit=2), []
+    assert li.json(sale, li.form(sale, "l")).status == 201
+    with armed("stock.read", lambda: points.append("transaction")):
+        assert li.json(sale, {**li.form(sale), "attempt": attempt}).status == 201
+    assert len(points) == transactions
 
 
 @pytest.mark.parametrize(("error", "seconds"), [(LockTimeout, "1"), (LockUnavailable, "2")])

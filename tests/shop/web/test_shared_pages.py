@@ -158,9 +158,3 @@ def test_visitor_needs_no_csrf_token_and_a_customer_does(sale):
         assert (chosen.status_code, client.get("/")["Content-Language"]) == (302, "zh-hans")
     assert buy(visitor, sale).status_code == 302
     assert buy(customer, sale).status_code == 403
-
-
-@pytest.mark.parametrize("method", ["post", "put", "delete", "options"])
-def test_other_methods_are_not_shared(sale, method):
-    Client().get("/")
-    assert getattr(Client(), method)("/").status_code == 405

@@ -4,8 +4,6 @@ It shares no code with verification/histories, so that a mistake there is not re
 `random_history` makes histories that are legal by construction, `mutated` changes one.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import random

@@ -1,7 +1,5 @@
 """The linearizability checker: equal to brute force, fast on one lock, and honest when it stops."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -129,9 +127,9 @@ def contended(operations: int, clients: int) -> list[Event]:
 
 @pytest.mark.parametrize("name", ["mutex", "reentrant-fenced"])
 def test_steps_grow_linearly_with_a_contended_lock(name: str) -> None:
-    """100,000 operations take ten times as many as these: less than the budget of a check."""
-    (found,) = check(contended(10_000, 32), MODELS[name])
-    assert (found.verdict, found.operations) == ("legal", 10_000)
+    """100,000 operations take fifty times as many as these: less than the budget of a check."""
+    (found,) = check(contended(2_000, 32), MODELS[name])
+    assert (found.verdict, found.operations) == ("legal", 2_000)
     assert found.steps < 150 * found.operations, found
 
 

@@ -1,7 +1,5 @@
 """`manage.py verify interleavings`: a sample on real servers, and what it reports."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

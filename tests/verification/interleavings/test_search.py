@@ -1,7 +1,5 @@
 """The search itself, on clients without a store: what it counts, finds and repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from math import comb
 

@@ -3,8 +3,6 @@
 `make verify WHAT=mutants` runs all; other runs take one of each store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -23,10 +21,7 @@ from verification.interleavings.worlds import Stores
 
 LIMIT = 800
 """Interleavings within which each mutant must be found."""
-QUICK = (
-    *("release-any-owner", "wake-up-lost", "quorum-of-one", "row-taken-while-held"),
-    *("write-unchecked", "quantity-unchecked"),
-)
+QUICK = "release-any-owner", "quorum-of-one", "row-taken-while-held", "quantity-unchecked"
 """The mutants of every run; the others take minutes on a busy machine. Without a lock, and with a
 release before the commit, programs of the game oversell in every run, too."""
 
@@ -69,11 +64,10 @@ def violations(stores: Stores, name: str, limit: int) -> Result:
 def test_mutant_is_found(
     stores: Stores, program: str, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    what, patch = MUTANTS[program][mutant]
-    patch(monkeypatch)
+    MUTANTS[program][mutant](monkeypatch)
     found = violations(stores, program, LIMIT)
-    assert found.violation, what
-    record_outcome(f"{what}: {found.violation} in run {found.first} of {program}")
+    assert found.violation
+    record_outcome(f"{mutant}: {found.violation} in run {found.first} of {program}")
 
 
 @pytest.mark.long

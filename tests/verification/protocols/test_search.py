@@ -1,7 +1,5 @@
 """The search through the states of a model of two counters."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

@@ -3,8 +3,6 @@
 `Torture(commands=COMMANDS, env={VARIABLE: "A1"})` runs with one; production code does not know it.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import threading

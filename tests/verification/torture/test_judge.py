@@ -1,7 +1,5 @@
 """The judges reject what the locks must not do, and accept what leases may do."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

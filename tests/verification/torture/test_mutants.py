@@ -1,7 +1,5 @@
 """Torture finds each defect that was put back, with plans that pass without it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans depend on their seed alone, and fit their backend."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Seconds of `verify torture` on two backends, its controls, and minutes of it in `make faults`."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -43,8 +41,8 @@ def tortured(*options: str) -> tuple[dict[str, Any], dict[str, Any], int]:
     ("backend", "seed", "workload"),
     [
         ("redis", 1, "read-write"),
-        ("zookeeper", 1, "semaphore"),
-        ("database", 1, "switch"),
+        pytest.param("zookeeper", 1, "semaphore", marks=pytest.mark.long),
+        pytest.param("database", 1, "switch", marks=pytest.mark.long),
     ],
 )
 def test_fixed_seeds_keep_the_promises(backend: str, seed: int, workload: str) -> None:
@@ -75,6 +73,7 @@ def test_every_workload_has_marks() -> None:
     assert MARKS.keys() == WORKLOADS.keys()
 
 
+@pytest.mark.long
 def test_a_shop_without_a_lock_oversells() -> None:
     """The control: naive writes on SQLite."""
     with Torture() as torture:

@@ -24,7 +24,7 @@ def serve(listener, script):
 def replies():
     """Return a function that drives a scripted server, one connection after the other."""
 
-    def run(*script, seconds=10.0):
+    def run(*script, seconds=60.0):
         with socket.create_server((HOST, 0)) as listener:
             server = threading.Thread(target=serve, args=(listener, script))
             server.start()

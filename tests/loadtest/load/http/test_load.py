@@ -18,8 +18,6 @@ from shop.sales.queries import catalogue, current_sales, get_sale, past_sales
 from tests.loadtest.lab import lab
 from tests.shop.making import a_sale, put_in_force
 
-ASKED = {"host": "127.0.0.1", "port": 1, "attempts": 90, "stock": 10, "buyers": 30}
-
 
 @pytest.fixture
 def shop(database_url, monkeypatch):
@@ -30,61 +28,45 @@ def shop(database_url, monkeypatch):
         yield web.url
 
 
-def test_load_ends_with_an_audit(shop):
-    options = ("--attempts=90", "--stock=10", "--buyers=30", "--connections=5")
-    report, code = lab("http", f"--url={shop}", *options)
-    assert (code, report["verdict"]) == (0, "ok"), report
-    assert (report["orders"], report["winners"], report["attempts"]) == (10, 10, 90)
-    assert report["answers"]["won"]["count"] >= 10
-    assert report["answers"]["sold_out"]["p99_ms"] > 0
-    assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
-    assert not Sale.objects.exists()
-    assert not Order.objects.exists()
-    assert not Product.objects.exists()
-    assert not Stock.objects.exists()
-    missed, code = lab("http", f"--url={shop}", *options, "--min-per-second=1000000")
-    assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
-
-
-def test_progress_ends_complete_if_fewer_attempts_are_needed(shop):
-    """All eight buyers win with their first attempts: the other 32 are never sent."""
-    steps = []
-    port = urlsplit(shop).port
-    asked = {**ASKED, "port": port, "attempts": 40, "buyers": 8}
-    report = load.run_http_load(
-        HttpLoad(**asked, processes=1, connections=2), lambda *step: steps.append(step)
-    )
-    sent = report["attempts"]
-    assert 8 <= sent < 40
-    assert steps[-1] == (load.SENDING, sent, sent)
-    assert (load.SENDING, 0, 40) in steps
-
-
-def test_running_demo_is_found(shop, settings, tmp_path):
-    settings.VAR = tmp_path
-    assert demo_url() is None
-    (tmp_path / "demo.url").write_text(f"{shop}\n")
-    assert demo_url() == shop
-    report, code = lab("http", "--attempts=12", "--stock=4", "--buyers=6", "--connections=2")
-    assert (code, report["settings"]["port"]) == (0, urlsplit(shop).port)
-    (tmp_path / "demo.url").write_text("http://127.0.0.1:1/\n")
-    assert demo_url() is None  # it was killed and could not remove its file
-
-
-@pytest.mark.parametrize("few", [["--attempts=1"], ["--buyers=1"]])
-def test_fewer_buyers_than_processes(shop, few):
-    report, code = lab("http", f"--url={shop}", "--stock=1", *few)
-    assert (code, report["orders"], report["winners"]) == (0, 1, 1)
-
-
-def test_accounts_of_buyers_are_deleted_but_not_those_of_customers(shop):
+def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, settings, tmp_path):
+    """The accounts of their buyers, too, but not those of customers with such names."""
     others = [User.objects.create(username=name) for name in ("lab-http-0", "lab-http-fan")]
     sale = a_sale()
     Order.objects.create(
         sale=sale, customer=others[0], quantity=1, unit_price=1, key="k", pay_by=timezone.now()
     )
-    lab("http", f"--url={shop}", "--attempts=12", "--stock=4", "--buyers=6", "--connections=2")
+    settings.VAR = tmp_path
+    assert demo_url() is None
+    (tmp_path / "demo.url").write_text(f"{shop}\n")
+    options = ("--attempts=90", "--stock=10", "--buyers=30", "--connections=5")
+    report, code = lab("http", *options)
+    assert (code, report["verdict"]) == (0, "ok"), report
+    assert (report["orders"], report["winners"], report["attempts"]) == (10, 10, 90)
+    assert report["settings"]["port"] == urlsplit(shop).port
+    assert report["answers"]["won"]["count"] >= 10
+    assert report["answers"]["sold_out"]["p99_ms"] > 0
+    assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
+    missed, code = lab("http", *options, "--min-per-second=1000000")
+    assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
+    for few in ("--attempts=1", "--buyers=1"):  # fewer than processes
+        report, code = lab("http", f"--url={shop}", "--stock=1", few)
+        assert (code, report["orders"], report["winners"]) == (0, 1, 1), few
+    # All eight buyers win with their first attempts: the other 32 are never sent.
+    asked = HttpLoad(
+        **{"host": "127.0.0.1", "port": urlsplit(shop).port, "attempts": 40, "stock": 10},
+        **{"buyers": 8, "processes": 1, "connections": 2},
+    )
+    steps = []
+    sent = load.run_http_load(asked, lambda *step: steps.append(step))["attempts"]
+    assert 8 <= sent < 40
+    assert steps[-1] == (load.SENDING, sent, sent)
+    assert (load.SENDING, 0, 40) in steps
+    assert [*Sale.objects.all()] == [sale]
+    assert [*Product.objects.all()] == [sale.product]
+    assert (Order.objects.count(), Stock.objects.count()) == (1, 1)
     assert {*User.objects.filter(username__startswith="lab-http")} == {*others}
+    (tmp_path / "demo.url").write_text("http://127.0.0.1:1/\n")
+    assert demo_url() is None, "it was killed and could not remove its file"
 
 
 def test_visitors_do_not_find_the_sale_of_a_load_test(db):
@@ -116,7 +98,7 @@ OTHER_MACHINE = "url|not this machine"
         (["--connections=0"], "connections"),
     ],
 )
-def test_bad_arguments_change_nothing(words, message, transactional_db):
+def test_bad_arguments_change_nothing(words, message, db):
     with pytest.raises(CommandError, match=message) as refused:
         call_command("lab", "http", *words)
     assert refused.value.returncode == 2

@@ -124,12 +124,10 @@ class TestRows(Rows, OnPostgreSql):
 
         with pytest.raises(LockUnavailable, match="No space left"):
             fill_the_pages_of_the_table()
-        names = {one.name for one in locks.inspect()}
-        assert name in names
-        assert tried[-1] not in names
+        assert name in {one.name for one in locks.inspect()}
         held.release()
         disk.free()
-        assert acquire_and_release(locks, tried[-1], 5)
+        assert acquire_and_release(locks, tried[-1])  # after its lease, if the release was refused
 
     def test_lost_prepared_statements_are_replaced(self, locks: LockStore, name: str) -> None:
         for _ in range(PREPARE_AFTER + 2):

@@ -57,12 +57,12 @@ def test_statement_that_waited_for_the_file_cuts_no_lease(backend: DatabaseBacke
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         LockRow.objects.update(lock_count=1)  # locks the file
         repairing = pool.submit(backend.pool.call, repair)
-        waits.wait(5)
+        waits.wait(20)
         began = time.monotonic()
         until(lambda: time.monotonic() - began > 0.3, "the statement waiting for the file")
         ends = time.time_ns() // 1000 + SECOND
         LockRow.objects.update(expires_at=ends)
-    repairing.result(5)
+    repairing.result(20)
     assert LockRow.objects.get(name="n").expires_at == ends
 
 

@@ -17,7 +17,7 @@ from locking.lease import Lease
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.calls import store_of
 
-BOUND = 8.0
+BOUND = 15.0
 """Upper bound in seconds for an error of a Redis that fails, on a busy machine."""
 Connect = Callable[..., RedisBackend]
 

@@ -106,24 +106,6 @@ def test_a_slot_that_moved_is_followed(own_cluster: RedisCluster, connect: Conne
     assert not backend.inspect()
 
 
-def test_semaphore_is_broken_while_its_slot_moves(
-    own_cluster: RedisCluster, connect: Connect
-) -> None:
-    backend = connect(own_cluster.url)
-    semaphore = store_of(backend).semaphore("n", 2, renew=False)
-    assert semaphore.acquire(timeout=5)
-    move = Move(own_cluster, semaphore.name)
-    move.begin()
-    move.keys(*backend.keys(semaphore.name))
-    with ThreadPoolExecutor(1) as pool:
-        breaking = pool.submit(backend.break_lock, semaphore.name)
-        time.sleep(0.1)
-        move.end()
-        assert breaking.result(WAIT_TIMEOUT)
-    with pytest.raises(LockLost):
-        semaphore.release()
-
-
 def test_calls_to_a_stopped_cluster_fail_at_once(
     own_cluster: RedisCluster, connect: Connect
 ) -> None:
@@ -139,7 +121,7 @@ def test_calls_to_a_stopped_cluster_fail_at_once(
         node.pause()
     for number in range(2):  # the first time-outs of a node, and of the map of the slots
         fail(number)
-    with within(WAIT_TIMEOUT / 4), ThreadPoolExecutor(20) as pool:
+    with within(WAIT_TIMEOUT), ThreadPoolExecutor(20) as pool:
         list(pool.map(fail, range(100)))
     for node in own_cluster.nodes:
         node.resume()

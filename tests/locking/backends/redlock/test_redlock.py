@@ -1,13 +1,12 @@
 """RedLock on five healthy masters: votes, undo, waiting, leaks, settings."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import until
 from locking import LockMisuse
 from locking.backends.redlock.backend import RedLockBackend
 from tests.locking.backends.redlock.redlock_masters import (
@@ -106,18 +105,6 @@ class TestVotes:
 
 
 class TestWaiting:
-    def test_cancelled_wait_leaves_no_votes(
-        self, masters: Masters, backend: RedLockBackend
-    ) -> None:
-        masters.plant(*FIRST_THREE)
-        asked = claim()
-        with ThreadPoolExecutor(1) as other:
-            wait = other.submit(backend.acquire, asked, float("inf"))
-            until(lambda: masters.value(4), "an attempt")
-            asked.cancel()
-            assert wait.result(WAIT_TIMEOUT) is None
-        until(lambda: masters.values()[3:] == [None, None], "the undo")
-
     @pytest.mark.parametrize("step", ["sendall", "recv", "feed", "gets"])
     def test_exception_after_any_step_leaves_no_votes(
         self, masters: Masters, backend: RedLockBackend, step: str
@@ -158,16 +145,12 @@ class TestSettings:
         [
             ({}, []),
             ({"OPTIONS": {"RESTART_DELAY": 6.0, "NODE_TIMEOUT": 0.6}}, []),
-            ({"LOCATION": "redis://127.0.0.1:7001/0"}, ["locking.E031"]),
-            ({"LOCATION": [*URLS[:2], "http://127.0.0.1"]}, ["locking.E031"]),
-            ({"LOCATION": [*URLS[:2], "redis://127.0.0.1:nine"]}, ["locking.E031"]),
+            ({"LOCATION": [*URLS[:2], "redis+cluster://c"]}, ["locking.E031"]),
             ({"LOCATION": URLS[:2]}, ["locking.E032"]),
             ({"LOCATION": [*URLS, "redis://127.0.0.1:7004"]}, ["locking.E032"]),
             ({"LOCATION": [*URLS[:2], "redis://127.0.0.1:7001/5"]}, ["locking.E033"]),
             ({"OPTIONS": {"NODE_TIMEOUT": 1.0}}, ["locking.E034"]),
-            ({"OPTIONS": {"NODE_TIMEOUT": "soon"}}, ["locking.E012"]),
             ({"OPTIONS": {"RESTART_DELAY": 5.0}}, ["locking.E035"]),
-            ({"OPTIONS": {"QUORUM": 2}}, ["locking.E011"]),
         ],
     )
     def test_bad_settings_are_reported(self, entry: dict[str, Any], expected: list[str]) -> None:

@@ -46,7 +46,7 @@ def proxy(masters: Masters) -> Iterator[Callable[[int], InterceptingProxy]]:
 class TestAmnesia:
     """Row 6: two masters are paused, A locks the other three, one of them restarts empty."""
 
-    TTL = 3.0
+    TTL = 6.0
 
     def restart_with_lease(self, masters: Masters, **options: float) -> float:
         """Do all that; return A's deadline. Masters 2, 3 and 4 then have no key."""
@@ -121,7 +121,7 @@ class TestMastersDown:
     """Row 9; the contract kills a minority."""
 
     @pytest.mark.faults(row=9, backend="redlock")
-    @pytest.mark.parametrize(("when", "node_timeout"), [("before", 0.05), ("while", 10)])
+    @pytest.mark.parametrize(("when", "node_timeout"), [("before", 0.05), ("while", 30)])
     def test_two_silent_masters_are_not_waited_for(
         self, masters: Masters, when: str, node_timeout: float
     ) -> None:
@@ -136,7 +136,7 @@ class TestMastersDown:
             assert backend.extend(asked, grant.token, 90) > grant.deadline
             backend.release(asked, grant.token)
 
-        assert elapsed(once) < 5
+        assert elapsed(once) < 15
 
     @pytest.mark.faults(row=9, backend="redlock")
     @pytest.mark.parametrize("how", ["kill", "pause"])
@@ -151,7 +151,7 @@ class TestMastersDown:
             lambda: holder.acquire(claim(), 0),
             lambda: other.acquire(claim(), 30),
         ):
-            with within(5), pytest.raises(LockUnavailable, match="of 5 masters replied; 3 are"):
+            with within(15), pytest.raises(LockUnavailable, match="of 5 masters replied; 3 are"):
                 call()
         until(lambda: not masters.value(3) and not masters.value(4), "the votes being withdrawn")
         for server in masters.servers[:3]:

