@@ -136,7 +136,7 @@ class SoldOut(ShopError):
 
     code = "sold_out"
     title = _("Sold out")
-    advice = _("Some may come back if orders aren't paid.")
+    advice = _("More may become available if orders aren't paid.")
 
 
 class NotAdmitted(ShopError):

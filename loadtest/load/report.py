@@ -160,10 +160,10 @@ def explain(run: Run) -> str:
         )
         if _was_paused(run):
             pair = _(
-                "Buyers A and B both read a stock of %(read)s before either wrote. B, which held "
-                "the lock, was paused past its lease; the next holders did not see it and sold all "
-                "but %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote %(b_left)s: "
-                "%(back)s sold units were in stock again."
+                "Buyers A and B both read a stock of %(read)s before either wrote. B, which "
+                "held the lock, was paused past its lease; meanwhile the next holders sold all"
+                " but %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote "
+                "%(b_left)s: %(back)s sold units were in stock again."
             )
     return f"{pair} {total}".replace("。 ", "。") % values
 

@@ -118,7 +118,7 @@ LOCKS = (
     Step(
         name="zookeeper",
         title=_("ZooKeeper: herd or queue"),
-        notice=_("Count the requests. The lock is correct in both halves."),
+        notice=_("Count the requests. The lock is correct in both recordings."),
         broken=Excerpt(
             "loadtest/recipes/zookeeper_herd.py",
             "except NodeExistsError",

@@ -123,11 +123,13 @@ def request_fault(run: LabRun, name: str) -> str:
     """Request a fault of a load test; return what happens next, or why nothing does."""
     active = LabRun.objects.filter(pk=run.pk, slot__isnull=False, requested_fault="")
     if run.is_over:
-        return gettext("Nothing was injected: the run is not running any more.")
+        return gettext("Nothing was injected: the run has ended.")
     if name not in live.offered(run):
         return gettext("Nothing was injected: this fault cannot hit any lock of this test.")
     if not active.update(requested_fault=name):
-        return gettext("Nothing was injected: wait until the last request is passed on.")
+        return gettext(
+            "Nothing was injected: the last request is still on its way. Try again in a moment."
+        )
     return gettext("Requested. The next buyer that holds the lock injects the fault.")
 
 

@@ -32,7 +32,7 @@ from shop.sales.purchase_request import PurchaseRequest
 
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
-MAIL_HELP = _("For news of your orders, and for a link if you forget your password.")
+MAIL_HELP = _("For updates on your orders, and to reset your password.")
 FIELDS = frozenset({"quantity", "attempt", FIELD})
 
 

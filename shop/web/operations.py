@@ -151,7 +151,7 @@ def _test_connection(backend: str) -> str:
         locks[backend].probe()
     except LockError as error:
         return _("Nothing was changed: %s") % error
-    return _("%s is reachable. No change was made.") % guard_title(backend)
+    return _("%s is reachable. Nothing was changed.") % guard_title(backend)
 
 
 @customer_form

@@ -113,7 +113,9 @@ def _serve_all(
         "That is %(b_each).1f wake-ups per grant in the herd and %(r_each).1f in the queue."
     ),
     repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
-    immune=_("zookeeper and redis, and database on MariaDB: they queue waiters and wake one."),
+    immune=_(
+        "zookeeper and redis, and database except on SQLite: they queue waiters and wake one."
+    ),
     needs="ZooKeeper",
     requires_overlap=False,
 )
