@@ -31,6 +31,11 @@ BOUND = 30.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
 
 
+@pytest.fixture(autouse=True)
+def _patient(settings) -> None:
+    settings.HARD_DEADLINE = 60.0  # a purchase succeeds, however slow this machine is
+
+
 def send(browser: Browser, sale: Sale, entry: str, key: str = "k"):
     form = browser.form(sale, key=key)
     if entry == "session":
@@ -108,9 +113,8 @@ def test_returned_unit_goes_to_the_next_in_line(li, settings) -> None:
     assert Order.objects.filter(status="pending").get().customer_id == third.user.pk
 
 
-def test_sale_page_knows_the_state_of_the_room(li, settings) -> None:
+def test_sale_page_knows_the_state_of_the_room(li) -> None:
     """It said "Join the waiting room" to a customer at position 3, and nothing to one admitted."""
-    settings.HARD_DEADLINE = 600
     room = a_room(mode="lottery", inlet=6000, opens_in=60)
     url = f"/sales/{room.sale.slug}/room/"
     client = signed_in(li.user)

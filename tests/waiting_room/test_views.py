@@ -24,7 +24,8 @@ LONG = "The next units come at noon. " * 6 + "Please stay. Thanks, all"
 
 
 @pytest.fixture(autouse=True)
-def _clean(in_force: None) -> None:
+def _clean(in_force: None, settings) -> None:
+    settings.HARD_DEADLINE = 60.0  # a purchase succeeds, however slow this machine is
     views.clear()
 
 
