@@ -20,7 +20,8 @@ from devservers import Server
 from devservers.faults.waiting import until
 from locking import LockMisuse, locks
 from locking.jobs.unique import HEADER, unique, unique_task
-from tests.locking.jobs.unique_app import QUEUE, READY, again, app, fail, hard, soft, work
+from tests.locking.jobs import unique_app
+from tests.locking.jobs.unique_app import QUEUE, READY, app, fail, hard, soft, work
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 45.0
@@ -122,17 +123,20 @@ def test_failure_and_time_limit_free_the_key(job: Job) -> None:
     assert len(job.starts()) == 1
 
 
-@pytest.mark.parametrize("job", [again], indirect=True)
+@pytest.mark.parametrize("job", [unique_app.again], indirect=True)
 def test_retry_keeps_the_key(job: Job, worker: Worker) -> None:
     first = job.send()
     job.wait_for_start()
     job.open()
     inspect = app.control.inspect(destination=[worker.url], timeout=TIMEOUT)
-    until(lambda: any(inspect.scheduled().values()), "the retry", seconds=TIMEOUT)
+    again = f"{job.gate}-again"
+    until(
+        lambda: any(inspect.scheduled().values()) or job.starts(again), "the retry", seconds=TIMEOUT
+    )
     assert job.send() == first
-    assert job.wait_for_start(f"{job.gate}-again")["id"] == first
+    assert job.wait_for_start(again)["id"] == first
     assert job.send() == first
-    job.open(f"{job.gate}-again")
+    job.open(again)
     job.wait_until_free()
 
 
