@@ -200,7 +200,7 @@ def test_room_is_closed_while_its_store_is_down(settings) -> None:
             assert (status.status_code, status.json()) == (200, {"state": "unavailable"})
             assert view_of(client, sale) == view_of(Client(), sale) == "unavailable"
             assert client.post(url(sale, "join/"), headers=JSON).status_code == 503
-            assert "Its page opens again by itself." in client.get(sale.get_absolute_url()).text
+            assert "which updates by itself." in client.get(sale.get_absolute_url()).text
         finally:
             redis.resume()
         until(lambda: view_of(client, sale) == "waiting", "the room to open again", 20)

@@ -147,7 +147,7 @@ def test_sentence_in_both_languages() -> None:
     twice = [RUN, {**RUN, "sold": 7}]
     assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock in 2 runs."
     with translation.override("zh-hans"):
-        assert headline(three) == "3 种保护方式：2 种超卖，1 种数量正确"
+        assert headline(three) == "3 种组合：2 种超卖，1 种数量正确"
         assert (
             sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。使用 Redis 锁：正好卖出 5 件。"
         )

@@ -160,7 +160,7 @@ def test_request_answers_what_happens_next(client: Client, running: LabRun) -> N
     over = client.post(
         reverse("lab-fault", args=[running.pk]), {"fault": "kill-redis"}, follow=True
     )
-    assert "Nothing was injected: the run is not running any more." in over.text
+    assert "Nothing was injected: the run has ended." in over.text
 
 
 @pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])

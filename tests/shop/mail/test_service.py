@@ -86,7 +86,7 @@ EVENTS = {
     nearly_expire: ("Pay by ..:.. to keep your order", "请在 ..:.. 前付款", "Reserved for you"),
     pay_too_late: ("Refund for order", "退款通知", "You cancelled this order"),
     ship: ("Order .* is on its way", "订单 .* 已发货", "Shipped to"),
-    ask_for_a_reminder: ("Kettle: on sale at ..:..", "Kettle：..:.. 开抢", "Starts in"),
+    ask_for_a_reminder: ("Kettle: on sale at ..:..", "Kettle：..:.. 开抢", "Opens in"),
     forget_the_password: ("Set a new password", "设置新密码", "Set a new password"),
 }
 

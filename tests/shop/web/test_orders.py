@@ -76,7 +76,7 @@ STATES = {
         ("✕ Expired", True),
     ),
     "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
-    "refunded": (refund, "This order was cancelled.", ("↩ Cancelled", True)),
+    "refunded": (refund, "This order was cancelled", ("↩ Cancelled", True)),
 }
 
 
