@@ -155,8 +155,8 @@ def explain(run: Run) -> str:
         values |= {"found": found, "back": second - found}
         pair = _(
             "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
-            "s later; by then A and others had sold all but %(found)s. B sold %(b)s and wrote "
-            "%(b_left)s: %(back)s sold units were in stock again."
+            "s after its read; by then A and others had sold all but %(found)s. B sold %(b)s and "
+            "wrote %(b_left)s: %(back)s sold units were in stock again."
         )
         if _was_paused(run):
             pair = _(

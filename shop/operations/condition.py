@@ -44,7 +44,7 @@ def assess(state: LiveState) -> list[Condition]:
 
 def _stores(state: LiveState) -> Iterator[Condition]:
     down = state.down
-    failing = _("Purchases are failing: %(store)s has not responded since %(time)s or earlier.")
+    failing = _("Purchases are failing: %(store)s stopped responding at %(time)s or earlier.")
     if "database" in down:
         name = "MariaDB" if connection.vendor == "mysql" else connection.display_name
         advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
@@ -54,13 +54,13 @@ def _stores(state: LiveState) -> Iterator[Condition]:
         yield Condition("bad", failing % _since(name, state.lock_down_since), *_switch(state))
     if "redis" in down:
         text = _(
-            "Redis has not responded since %(time)s or earlier: queued sales and jobs have stopped."
+            "Redis stopped responding at %(time)s or earlier: queued sales and jobs have stopped."
         )
         advice = _("Until it responds, rates and running processes are unknown.")
         level = "bad" if state.queued_sales else "warn"
         yield Condition(level, text % _since("", down["redis"]), advice)
     elif "cache" in down:
-        text = _("The cache has not responded since %(time)s or earlier: pages are slower.")
+        text = _("The cache stopped responding at %(time)s or earlier: pages are slower.")
         yield Condition("warn", text % _since("", down["cache"]))
 
 
@@ -71,7 +71,7 @@ def _since(store: str, time: datetime) -> dict[str, str]:
 def _switch(state: LiveState, target: str = "") -> tuple[str, ...]:
     """Return advice, label and link for a switch to a backend that responds."""
     if not (target := target or state.safe_target):
-        return (_("No other lock responds: restart its store."),)
+        return (_("No other lock responds. Restart the store of the active lock."),)
     link = f"?backend={target}&mode={WriteStrategy.CONDITIONAL}#switch"
     return "", _("Switch to %s…") % guard_title(target), link
 

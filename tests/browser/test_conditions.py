@@ -85,7 +85,7 @@ def normal_before_and_after(page: Page) -> Iterator[None]:
 def test_redis_unavailable(ops, shop):
     with normal_before_and_after(ops):
         shop.redis.kill()
-        expect_state(ops, "bad", "Purchases are failing: the active lock (redis) has not responded")
+        expect_state(ops, "bad", "Purchases are failing: the active lock (redis) stopped responding")
         expect(ops.locator("section", has_text="Last minute")).to_contain_text("Unknown: Redis")
         expect(ops.locator("#remedy")).to_have_text("Switch to database…")
         ops.locator("#remedy").click()
@@ -97,7 +97,7 @@ def test_mariadb_unavailable(ops, shop):
     """No permissions can be read then: the page shows what is public, and returns."""
     with normal_before_and_after(ops):
         shop.database.kill()
-        expect_state(ops, "bad", "Purchases are failing: MariaDB has not responded")
+        expect_state(ops, "bad", "Purchases are failing: MariaDB stopped responding")
         expect(ops.locator("#live")).to_contain_text("Unknown until the store responds")
         shop.database.start()
         expect(ops.locator("#condition.good")).to_contain_text(NORMAL, timeout=SECONDS)

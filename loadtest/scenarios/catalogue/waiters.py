@@ -114,7 +114,7 @@ def _serve_all(
     ),
     repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
     immune=_(
-        "zookeeper and redis, and database except on SQLite: they queue waiters and wake one."
+        "zookeeper, redis, and database (not on SQLite): waiters queue, and each release wakes one."
     ),
     needs="ZooKeeper",
     requires_overlap=False,

@@ -68,24 +68,24 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "database": (
         {**stores("database", "lock database"), "policy": None, "minute": None},
         "bad",
-        f"Purchases are failing: {DATABASE} has not responded since 12:06:36",
+        f"Purchases are failing: {DATABASE} stopped responding at 12:06:36",
     ),
     "active lock": (
         {**stores("redis", "lock redis"), "minute": None},
         "bad",
-        "Purchases are failing: the active lock (redis) has not responded",
+        "Purchases are failing: the active lock (redis) stopped responding",
     ),
     "redis": (
         {**stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
         "warn",
-        "Redis has not responded",
+        "Redis stopped responding",
     ),
     "redis of a queued sale": (
         {**stores("redis"), "policy": policy("database"), "queued_sales": 1},
         "bad",
-        "Redis has not responded",
+        "Redis stopped responding",
     ),
-    "cache": (stores("cache"), "warn", "The cache has not responded since 12:06:36"),
+    "cache": (stores("cache"), "warn", "The cache stopped responding at 12:06:36"),
     "lock that is not active": (stores("lock zookeeper"), "good", "Selling normally"),
     "transient": ({"policy": None, "audit": None}, "warn", "A store did not respond in time."),
     "mismatch": ({"audit": (NOW, [WRONG])}, "bad", "Stock mismatch: phone."),
@@ -132,7 +132,7 @@ def test_worst_comes_first_and_causes_before_consequences():
     assert [(one.level, one.text.partition(":")[0].partition(" if ")[0]) for one in found] == [
         ("bad", "Purchases are failing"),
         ("bad", "Stock mismatch"),
-        ("warn", "Redis has not responded since 12"),
+        ("warn", "Redis stopped responding at 12"),
         ("warn", "Overselling is possible"),
         ("warn", "Switching from redis + naive to database + conditional"),
     ]
