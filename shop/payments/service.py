@@ -75,20 +75,6 @@ def start_payment(*, order: Order) -> Payment:
     return payment
 
 
-def mark_paid(*, order: Order) -> None:
-    """Record an approved payment without a provider's id: staff have the money, and return it.
-
-    Raises PaidOnline if the shop has a payment provider, and the errors of `pay_order`.
-    """
-    if can_pay():
-        raise PaidOnline
-    now, given = timezone.now(), {"order": order, "amount": order.total}
-    given |= {"status": Status.APPROVED, "created_at": now, "answer_by": now, "closed_at": now}
-    payment, fields = Payment(**given), Payment._meta.concrete_fields
-    values = {one.attname: getattr(payment, one.attname) for one in fields if not one.primary_key}
-    orders.pay_order(order=order, also=[insert(Payment, **values)])
-
-
 def get_payment(*, customer: User, reference: str) -> Payment:
     """Return one of the customer's payments; NotFound also for the payments of others."""
     mine = Payment.objects.filter(reference=reference, order__customer=customer)
@@ -217,6 +203,20 @@ def approve(payment: Payment, also: Sequence[Statement] = ()) -> bool:
 def _end(payment: Payment, status: Status) -> int:
     waiting = Payment.objects.filter(pk=payment.pk, status=Status.STARTED)
     return waiting.update(status=status, closed_at=timezone.now())
+
+
+def mark_paid(*, order: Order) -> None:
+    """Record an approved payment without a provider's id: staff have the money, and return it.
+
+    Raises PaidOnline if the shop has a payment provider, and the errors of `pay_order`.
+    """
+    if can_pay():
+        raise PaidOnline
+    now, given = timezone.now(), {"order": order, "amount": order.total}
+    given |= {"status": Status.APPROVED, "created_at": now, "answer_by": now, "closed_at": now}
+    payment, fields = Payment(**given), Payment._meta.concrete_fields
+    values = {one.attname: getattr(payment, one.attname) for one in fields if not one.primary_key}
+    orders.pay_order(order=order, also=[insert(Payment, **values)])
 
 
 def _time_out(payment: Payment) -> int:

@@ -129,7 +129,7 @@ def test_sale_page_knows_the_state_of_the_room(li) -> None:
     assert "Join the waiting room" in page()
     join(sale=room.sale, customer_id=li.user.pk)
     assert gate_state(sale=room.sale, customer_id=li.user.pk) == (url, "waiting", None, 0)
-    assert "once it is drawn" in page()
+    assert "not drawn yet" in page()
     open_now(room.sale)
     until(lambda: place_of(sale=room.sale, customer_id=li.user.pk).admitted, "the turn")
     second = a_customer().pk

@@ -153,7 +153,7 @@ def test_request_answers_what_happens_next(client: Client, running: LabRun) -> N
     assert "cannot hit any lock" in request_fault(client, running, "kill-zookeeper", **HTMX).text
     assert request_fault(client, running, "kill-redis", **HTMX).text.startswith("Requested.")
     assert "Requested: Kill Redis." in polled(client, running, progress=moment(1, 1))
-    assert "wait until" in request_fault(client, running, "pause-holder", **HTMX).text
+    assert "still on its way" in request_fault(client, running, "pause-holder", **HTMX).text
     running.refresh_from_db()
     assert running.requested_fault == "kill-redis"
     LabRun.objects.filter(pk=running.pk).update(state=LabRun.State.DONE, slot=None)

@@ -209,7 +209,7 @@ def test_killed_process_costs_only_its_own_waiters_their_places(
         order.append(asked.owner)
         backend.release(asked, 0)
 
-    backend.acquire(Claim(name="n", owner="one:1:1:a", ttl=0.5), 0)  # never released
+    backend.acquire(Claim(name="n", owner="one:1:1:a", ttl=60.0), 0)  # never released
     late = "one:1:2:f"  # of the process whose grant ended: it may be stopped, and queues again
     owners = [late, "one:2:1:b", "two:1:1:c", "one:3:1:d", "two:2:1:e"]
     with ThreadPoolExecutor(5) as pool:
@@ -217,6 +217,10 @@ def test_killed_process_costs_only_its_own_waiters_their_places(
         for number, owner in enumerate(owners, 1):
             waits.append(pool.submit(wait, Claim(name="n", owner=owner, ttl=30.0)))
             until(lambda number=number: waiting(backend) == number, "queueing")
+        with client.Redis.from_url(server.url) as raw:
+            raw.delete("lock:{n}")  # as the end of the lease, at a time when all wait
+        # Who notices it is known to run, and so is its process.
+        assert not backend.acquire(Claim(name="n", owner="three:1:1:g", ttl=30.0), 0)
         for one in waits:
             one.result(WAIT_TIMEOUT)
     assert order == [*owners[1:], late]
