@@ -155,14 +155,14 @@ def explain(run: Run) -> str:
         values |= {"found": found, "back": second - found}
         pair = _(
             "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
-            "s after its read; by then A and others had sold all but %(found)s. B sold %(b)s and "
-            "wrote %(b_left)s: %(back)s sold units were in stock again."
+            "s after its read; by then A and others had sold until %(found)s were left. B sold "
+            "%(b)s and wrote %(b_left)s: %(back)s sold units were in stock again."
         )
         if _was_paused(run):
             pair = _(
                 "Buyers A and B both read a stock of %(read)s before either wrote. B, which "
-                "held the lock, was paused past its lease; meanwhile the next holders sold all"
-                " but %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote "
+                "held the lock, was paused past its lease; meanwhile the next holders sold until "
+                "%(found)s were left. B woke up after %(seconds)s s, sold %(b)s and wrote "
                 "%(b_left)s: %(back)s sold units were in stock again."
             )
     return f"{pair} {total}".replace("。 ", "。") % values

@@ -151,8 +151,8 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     now = timezone.now()
     for n, order in enumerate(orders, 1):
         order.created_at = placed_at[order.number] = min(now, sale.opens_at + n * PAUSE)
-    lines = list(StockMovement.objects.filter(order_number__in=placed_at))
+    lines = list(StockMovement.objects.filter(stock=sale.stock_id))
     for line in lines:
-        line.created_at = placed_at[line.order_number]
+        line.created_at = placed_at.get(line.order_number, sale.opens_at)
     Order.objects.bulk_update(orders, ["created_at"])
     StockMovement.objects.bulk_update(lines, ["created_at"])

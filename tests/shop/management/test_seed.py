@@ -39,6 +39,9 @@ def test_seed_creates_consistent_sales_in_every_phase():
         for sale in sales
         if sale.phase() == "before"
     )
+    for sale in sales:  # the curve of units sold on a sale's page begins with its stock
+        stocked, *sold = sale.stock.movements.order_by("pk").values_list("created_at", flat=True)
+        assert all(stocked <= at for at in sold), sale.slug
     audits = list(audit_all())
     assert len(audits) == len(sales)
     assert all(audit.ok for audit in audits)
