@@ -33,7 +33,7 @@ scenario(
         "With a lock in Redis, B waited for %(r_second_waited).1f s and gave up while A held it: "
         "%(r_sold)d of %(r_stock)d sold."
     ),
-    repair=_("A lock: B reads only after A has written."),
+    repair=_("A lock: B cannot read while A holds it."),
     immune=_("Every lock that all machines share."),
 )(partial(_race, "none.NoneBackend"))
 
