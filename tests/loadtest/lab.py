@@ -39,7 +39,7 @@ def check_sum(run: dict[str, Any]) -> str:
         text = report.explain(run)
     pair, total = text.split("In all, ")
     if "in stock again" in pair:
-        match = re.search(r"all but (\d+)\..* wrote (\d+): (\d+) sold units", pair)
+        match = re.search(r"until (\d+) were left\..* wrote (\d+): (\d+) sold units", pair)
         assert match, pair
         found, second_left, back = map(int, match.groups())
         assert back == second_left - found > 0
