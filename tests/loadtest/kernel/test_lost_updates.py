@@ -51,7 +51,9 @@ def test_sum_of_an_oversold_run_adds_up(first: int, second: int) -> None:
     assert "In all" in check_sum({"sold": sold, "lost_updates": found})
 
 
-@pytest.mark.parametrize(("marks", "word"), [([], "after its read"), ([(0.1, "pause-holder")], "paused")])
+@pytest.mark.parametrize(
+    ("marks", "word"), [([], "after its read"), ([(0.1, "pause-holder")], "paused")]
+)
 def test_late_write_puts_sold_units_back(marks: list[tuple[float, str]], word: str) -> None:
     """Others sold until the row said 1, which B's write from a stock of 4 undid."""
     events = told("a1r4 b1r4 a1w3 c1r3 c1w2 d1r2 d1w1 b1w3")
