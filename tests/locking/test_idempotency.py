@@ -32,7 +32,7 @@ from locking.models import IdempotencyKey
 from locking.testing.calls import in_thread
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 # The effect is a new group: nothing but the key prevents a second one.
 
@@ -67,7 +67,6 @@ def do(key: str = "k", user: object = 1, request: bytes = b"r") -> StoredRespons
     return attempt.response
 
 
-@pytest.mark.stores
 def test_key_belongs_to_one_user_and_one_request() -> None:
     first = do("k", user=1)
     assert first == StoredResponse(body=b"effect 1", status=200, headers={"X-Way": "out"})
@@ -90,7 +89,6 @@ def test_invalid_key_is_refused(key) -> None:
     assert effects() == 0
 
 
-@pytest.mark.stores
 def test_failed_attempt_stores_nothing() -> None:
     attempt = Attempt(user=1, key="k", request=b"r")
     with pytest.raises(IntegrityError), attempt, transaction.atomic():  # noqa: PT012
@@ -100,7 +98,6 @@ def test_failed_attempt_stores_nothing() -> None:
     assert do().body == b"effect 1"
 
 
-@pytest.mark.stores
 def test_error_after_commit_returns_the_stored_response() -> None:
     with Attempt(user=1, key="k", request=b"r") as attempt:
         attempt.store(StoredResponse(body=b"done"))
@@ -130,7 +127,6 @@ def test_unavailable_lock_does_not_stop_an_attempt(backend) -> None:
     assert effects() == 1
 
 
-@pytest.mark.stores
 def test_two_lock_holders_have_one_effect(backend) -> None:
     """The first lease expired: the row decides, and the first attempt returns its response."""
     with Attempt(user=1, key="k", request=b"r") as late:
@@ -141,7 +137,6 @@ def test_two_lock_holders_have_one_effect(backend) -> None:
     assert (late.response, late.is_replay, effects()) == (other, True, 1)
 
 
-@pytest.mark.stores
 def test_prune_deletes_only_expired_keys_and_asks_no_replica(monkeypatch, settings) -> None:
     def refuse(model: object, **hints: object) -> str:
         raise AssertionError("a replica was asked, where no deletion ever arrives")
@@ -222,7 +217,6 @@ def test_async_view_replays_its_response(user, backend) -> None:
     assert not backend.inspect(), "the key is still locked"
 
 
-@pytest.mark.stores
 @pytest.mark.django_db(transaction=True)
 def test_key_is_locked_until_atomic_requests_has_committed(user, backend, monkeypatch) -> None:
     """Released before the commit, the second sender did the work again."""
