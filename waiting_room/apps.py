@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from shop.models import Sale
 
 GUESTS = _(
-    "This is a demo: %(guests)s simulated customers wait with you, and %(inlet)s people are "
-    "admitted a minute."
+    "This is a demo: simulated customers wait with you, and %(inlet)s people are admitted a minute."
 )
 
 
@@ -44,9 +43,9 @@ class WaitingRoomConfig(AppConfig):
         from waiting_room.service import join
 
         with translation.override("en"):
-            message = GUESTS % {"guests": len(guests), "inlet": inlet}
+            message = GUESTS % {"inlet": inlet}
         with translation.override("zh-hans"):
-            message_zh = GUESTS % {"guests": len(guests), "inlet": inlet}
+            message_zh = GUESTS % {"inlet": inlet}
         texts = {"message": message, "message_zh": message_zh}
         Room.objects.create(sale=sale, mode=mode, inlet_per_minute=inlet, **texts)
 

@@ -33,7 +33,7 @@ from shop.errors import Overloaded
 from shop.mail.service import remind_again
 from shop.models import Sale
 from shop.sales.queries import create_sale
-from shop.templatetags.shop import money, zone
+from shop.templatetags.shop import money
 
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))
@@ -61,6 +61,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         fields: tuple[str, ...] = ()  # chosen by the admin
         help_texts = {
             "price": _("At most the regular price. It is fixed a minute before the sale opens."),
+            "amount": _("It cannot be changed: it is fixed a minute before the sale opens."),
             "limit_per_customer": _("The most units that one customer can buy in this sale."),
             "opens_at": _("Customers can see the page earlier, and buy from this time on."),
             "closes_at": _("Orders placed before this time keep their full time to pay."),
@@ -90,7 +91,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             problem = _("The sale price is above the regular price of %s.") % money(product.price)
             self.add_error("price", problem)
         if self.instance.pk:
-            for name in fixed_fields(sale=self.instance) & set(self.changed_data):
+            for name in fixed_fields(sale=self.instance, keep=True) & set(self.changed_data):
                 self.add_error(name, _("It is too late to change this."))
         return self.cleaned_data
 
@@ -141,8 +142,8 @@ class SaleAdmin(SalePages):
         "amount",
         "left",
         "phase",
-        "opening",
-        "closing",
+        "opens_at",
+        "closes_at",
         "processing",
     )
     list_select_related = ("product", "stock")
@@ -172,20 +173,25 @@ class SaleAdmin(SalePages):
 
     def get_fieldsets(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Return the fields in the order in which staff decide on them."""
-        stock = ("quantity",) if obj is None else ("stock",)
-        # A name, because the times may lie beyond a change to or from summer time.
-        names = {"name": timezone.get_default_timezone_name(), "zone": zone(timezone.now())}
-        zone_note = _("All times are in the time zone %(name)s, now %(zone)s.") % names
+        stock = "quantity" if obj is None else "stock"
+        can_change = obj is None or self.has_change_permission(request, obj)
+        price = "price" if can_change and "amount" not in self._fixed(request, obj) else "amount"
         return (
-            (_("Offer"), {"fields": ("product", "slug", "price", "limit_per_customer", *stock)}),
-            (_("Opening times"), {"fields": ("opens_at", "closes_at"), "description": zone_note}),
+            (_("Offer"), {"fields": ("product", "slug", price, "limit_per_customer", stock)}),
+            (_("Opening times"), {"fields": ("opens_at", "closes_at")}),
             (_("Order processing"), {"fields": ("fulfilment",)}),
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
-        """Make what orders and the ledger refer to read-only."""
+        """Make read-only what orders and the ledger refer to, and what it is too late to change."""
         fixed = ("product", "slug", "stock", "fulfilment")
-        return () if obj is None else fixed
+        return () if obj is None else (*fixed, *self._fixed(request, obj))
+
+    def _fixed(self, request: HttpRequest, obj: Sale | None) -> set[str]:
+        """Return what the page shows as fixed; a form that was sent too late gets an error."""
+        if obj is None or request.method == "POST":
+            return set()
+        return {"amount" if name == "price" else name for name in fixed_fields(sale=obj)}
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
         """Save the changed fields, or create a sale with its stock and ledger."""
@@ -228,16 +234,6 @@ class SaleAdmin(SalePages):
     def amount(self, sale: Sale) -> str:
         """Return the price with the currency."""
         return money(sale.price)
-
-    @admin.display(description=_("opens at"), ordering="opens_at")
-    def opening(self, sale: Sale) -> str:
-        """Return when the sale opens, short enough for a column."""
-        return f"{timezone.localtime(sale.opens_at):%F %H:%M}"
-
-    @admin.display(description=_("closes at"), ordering="closes_at")
-    def closing(self, sale: Sale) -> str:
-        """Return when the sale closes."""
-        return f"{timezone.localtime(sale.closes_at):%F %H:%M}"
 
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
     def processing(self, sale: Sale) -> str:

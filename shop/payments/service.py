@@ -15,11 +15,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from inventory.money import minor_units
 from inventory.statements import Statement, as_stored, insert
 from locking.failpoints import reach
 from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import DeliveryAddress, Order, Payment, User
-from shop.money import minor_units
 from shop.orders import service as orders
 from shop.orders.addresses import address_of
 from shop.payments.providers import (

@@ -1,0 +1,3 @@
+"""English."""
+
+DATETIME_FORMAT = "Y-m-d H:i:s"
