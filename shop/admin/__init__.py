@@ -97,7 +97,7 @@ class OrderAdmin(BackToPage, _Listed):
 
     @admin.display(description=_("Status"))
     def state(self, order: Order) -> str:
-        """Return the status, and since when or until when the order has it."""
+        """Return the status and its time: when it began, or until when the order can be paid."""
         unpaid, closed = _("%(status)s, until %(time)s"), _("%(status)s at %(time)s")
         words, when = (closed, order.closed_at) if order.closed_at else (unpaid, order.pay_by)
         time = localize(localtime(when))

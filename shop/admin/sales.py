@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
@@ -252,10 +253,14 @@ class SaleAdmin(SalePages):
         """Remove unsold units from each selected sale, once its name has been typed."""
         if not (units := self._units(request)):
             return None
-        text = _("%d unsold units are removed from each of these sales.") % units
+        text = ngettext(
+            "Unsold units that are removed from this sale: %d.",
+            "Unsold units that are removed from each of these sales: %d.",
+            len(sales),
+        )
         step, refusal = partial(restock_sale, quantity=-units), _("%s: fewer units are unsold.")
         done = f"Removed {units} units.", _("%s: stock reduced."), refusal
-        return self._ask(request, list(sales), _("Reduce stock"), text, step, *done)
+        return self._ask(request, list(sales), _("Reduce stock"), text % units, step, *done)
 
     def _units(self, request: HttpRequest) -> int:
         """Return the units of an action; 0, after a message, if they are no valid number."""
@@ -278,20 +283,20 @@ class SaleAdmin(SalePages):
         step = close_now, "Closed.", _("%s has ended."), _("%s is not open.")
         if not running:
             return self._each(request, sales, *step)
-        text = _(
-            "The sale ends at once for everyone."
-            " Orders already placed stay valid and can still be paid."
-        )
+        text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
         return self._ask(request, running, _("Close now"), text, *step)
 
     @admin.action(description=_("Cancel or hide"), permissions=["change"])
     def unlist(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Cancel the selected sales that have not opened, and hide those that have ended."""
-        text = _(
-            "Customers no longer find these sales. One that has not opened never opens."
-            " Orders stay valid."
+        text = ngettext(
+            "Customers no longer find this sale. If it has not opened, it never opens. Orders stay"
+            " valid.",
+            "Customers no longer find these sales. One that has not opened never opens. Orders stay"
+            " valid.",
+            len(sales),
         )
-        done = "Unlisted: {0.opens_at:%F %T%z} to {0.closes_at:%F %T%z}.", _("%s is unlisted.")
+        done = "Unlisted: {:%F %T} to {:%F %T}.", _("%s is unlisted.")
         refusal = _("%s is open, or about to open. Close it first.")
         title = _("Cancel or hide")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)
@@ -330,7 +335,8 @@ class SaleAdmin(SalePages):
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
-                self.log_change(request, sale, log_entry.format(sale))
+                times = map(timezone.localtime, (sale.opens_at, sale.closes_at))
+                self.log_change(request, sale, log_entry.format(*times))
                 self.message_user(request, done % name, messages.SUCCESS)
         return None
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from loadtest.web.gateway import pay_at_once
 from shop.administration.audit import audit_sale
 from shop.errors import InvalidTransition
-from shop.models import Order, Payment, Sale, User
+from shop.models import DeliveryAddress, Order, Payment, Sale, User
 from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order, pay_order
 from shop.payments.service import refund_order, refund_payments
@@ -186,9 +186,12 @@ def test_staff_need_the_permission_and_the_number(order) -> None:
     assert "Cancel and refund" not in reader.get("/admin/shop/order/").text
     reader.post("/admin/shop/order/", {**form, "confirm": order.number})
     staff = staff_with("view_order", "change_order")
-    asked = staff.post("/admin/shop/order/", form)
-    assert order.number in asked.text
-    assert "shipped" in asked.text
+    asked = staff.post("/admin/shop/order/", form).text
+    assert (order.number in asked, "Shipped" in asked, "Paid outside" in asked) == (1, 0, 0)
+    save_address(order=order, lines=ADDRESS)
+    mark_shipped(sale=order.sale, printed={order.pk: 1})
+    assert "Shipped: it can be refunded only" in staff.post("/admin/shop/order/", form).text
+    DeliveryAddress.objects.update(shipped_at=None)
     assert staff.post("/admin/shop/order/", {**form, "confirm": "x"}).status_code == 400
     order.refresh_from_db()
     assert order.status == "paid"
