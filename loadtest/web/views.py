@@ -149,7 +149,7 @@ def send_traffic(request: HttpRequest) -> HttpResponse:
     """Let buyers come for half a minute, so that the operations page has something to show."""
     _authorized(request)
     if url := demo_url():
-        unique(tasks.send_traffic, "", [url])  # no switch of the lock waits for it
+        unique(tasks.send_traffic, "shop", [url])  # no switch of the lock waits for it
         messages.success(request, _("Test traffic is on its way, for half a minute."))
     else:
         messages.error(request, _("Nothing was sent: test traffic needs a running demo."))
