@@ -6,7 +6,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.db import models, transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.text import capfirst
@@ -79,12 +78,9 @@ class StockMovementAdmin(LargeTable, ReadOnlyAdmin):
         "fence_token",
     )
     search_fields = ("order_number",)
+    shown_with = ("stock__product",)
 
     @admin.display(description=_("product"))
     def product(self, movement: StockMovement) -> Product:
         """Return the product; the stock row would say what is left now."""
         return movement.stock.product
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[StockMovement]:
-        """Read the products of the rows that are shown."""
-        return super().get_queryset(request).prefetch_related("stock__product")

@@ -1,11 +1,8 @@
 """The Django application `waiting_room`."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
-from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
@@ -36,11 +33,9 @@ class WaitingRoomConfig(AppConfig):
         post_save.connect(service.clear, sender=Room)
         post_delete.connect(service.clear, sender=Room)
 
-    def seed(self, *, sale: "Sale", mode: str, inlet: int, guests: Sequence[int]) -> None:
-        """Create the room of a demo's sale, which the customers with these ids join at once."""
-        from shop.errors import ServiceUnavailable
+    def seed(self, *, sale: "Sale", mode: str, inlet: int) -> None:
+        """Create the room of a demo's sale, which `waiting_room.tasks.fill` fills."""
         from waiting_room.models import Room
-        from waiting_room.service import join
 
         with translation.override("en"):
             message = GUESTS % {"inlet": inlet}
@@ -48,10 +43,3 @@ class WaitingRoomConfig(AppConfig):
             message_zh = GUESTS % {"inlet": inlet}
         texts = {"message": message, "message_zh": message_zh}
         Room.objects.create(sale=sale, mode=mode, inlet_per_minute=inlet, **texts)
-
-        def join_guests() -> None:
-            with suppress(ServiceUnavailable):  # without Redis no one waits yet
-                for guest in guests:
-                    join(sale=sale, customer_id=guest)
-
-        transaction.on_commit(join_guests)

@@ -1,6 +1,6 @@
 """Sales in the admin: created with their stock, corrected, opened, closed and duplicated."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain, count
@@ -16,10 +16,10 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
 from shop.admin.sale_pages import SalePages
@@ -30,7 +30,6 @@ from shop.administration.sale_management import (
     restock_sale,
     unlist,
 )
-from shop.errors import Overloaded
 from shop.mail.service import remind_again
 from shop.models import Sale
 from shop.sales.queries import create_sale
@@ -206,7 +205,7 @@ class SaleAdmin(SalePages):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Propose the next full hour; with ?clone=<pk>, copy that sale and its duration."""
-        opens_at = timezone.localtime().replace(minute=0, second=0, microsecond=0)
+        opens_at = localtime().replace(minute=0, second=0, microsecond=0)
         opens_at += timedelta(hours=1)
         times = {"opens_at": opens_at, "closes_at": opens_at + timedelta(hours=1)}
         number = request.GET.get("clone", "")
@@ -246,7 +245,7 @@ class SaleAdmin(SalePages):
         """Add units to the stock of each selected sale, even while it is open."""
         if units := self._units(request):
             step = partial(restock_sale, quantity=units)
-            self._each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
+            self.each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
 
     @admin.action(description=_("Reduce stock"), permissions=["change"])
     def reduce(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
@@ -274,7 +273,7 @@ class SaleAdmin(SalePages):
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
         """Open the selected sales that have not opened yet."""
         refusal = _("%s has already opened or ended.")
-        self._each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
+        self.each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
 
     @admin.action(description=_("Close now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
@@ -282,7 +281,7 @@ class SaleAdmin(SalePages):
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
         step = close_now, "Closed.", _("%s has ended."), _("%s is not open.")
         if not running:
-            return self._each(request, sales, *step)
+            return self.each(request, sales, *step)
         text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
         return self._ask(request, running, _("Close now"), text, *step)
 
@@ -296,7 +295,9 @@ class SaleAdmin(SalePages):
             " valid.",
             len(sales),
         )
-        done = "Unlisted: {:%F %T} to {:%F %T}.", _("%s is unlisted.")
+        for sale in sales:  # the history keeps these times, which a cancelled sale loses
+            sale.opens_at, sale.closes_at = map(localtime, (sale.opens_at, sale.closes_at))
+        done = "Unlisted: {0.opens_at:%F %T} to {0.closes_at:%F %T}.", _("%s is unlisted.")
         refusal = _("%s is open, or about to open. Close it first.")
         title = _("Cancel or hide")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)
@@ -313,32 +314,11 @@ class SaleAdmin(SalePages):
         shown = {"sales": sales, "title": title, "text": text}
         name = sales[0].slug if len(sales) == 1 else str(len(sales))
         asked = confirm(request, self, "admin/shop/sale/confirm.html", name=name, **shown)
-        return asked or self._each(request, sales, *step)
+        return asked or self.each(request, sales, *step)
 
-    def _each(
-        self,
-        request: HttpRequest,
-        sales: Iterable[Sale],
-        step: Callable[..., bool],
-        log_entry: str,
-        done: str | Promise,
-        refusal: str | Promise = "",
-    ) -> HttpResponse | None:
-        for sale in sales:
-            name = f"{sale.product.title} ({sale.slug})"
-            try:
-                problem = "" if step(sale=sale) else refusal % name
-            except Overloaded as error:
-                problem = f"{name}: {error.title}"
-            except OutcomeUnknown:
-                problem = _("%s: no reply. Check the stock before you try again.") % name
-            if problem:
-                self.message_user(request, problem, messages.ERROR)
-            else:
-                times = map(timezone.localtime, (sale.opens_at, sale.closes_at))
-                self.log_change(request, sale, log_entry.format(*times))
-                self.message_user(request, done % name, messages.SUCCESS)
-        return None
+    def name_of(self, row: Sale) -> str:
+        """Return the product and the last part of the page's address."""
+        return f"{row.product.title} ({row.slug})"
 
     @admin.action(description=_("Duplicate sale"), permissions=["add"])
     def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:

@@ -2,7 +2,7 @@
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
 8601 durations from now, `sold` is the number of units already bought, one by each guest. `room` is
-the mode of its waiting room, which admits `inlet` people a minute; `waiting` guests are in it.
+the mode of its waiting room, which admits `inlet` people a minute.
 """
 
 import csv
@@ -113,9 +113,8 @@ def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:
         fulfilment=row["fulfilment"],
     )
     if row["room"] and apps.is_installed("waiting_room"):
-        waiting = [guest.pk for guest in guests[: int(row["waiting"])]]
         apps.get_app_config("waiting_room").seed(  # type: ignore[attr-defined]
-            sale=sale, mode=row["room"], inlet=int(row["inlet"]), guests=waiting
+            sale=sale, mode=row["room"], inlet=int(row["inlet"])
         )
     if guests := guests[: int(row["sold"])]:
         _sell(sale, guests)
