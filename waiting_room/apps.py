@@ -37,9 +37,8 @@ class WaitingRoomConfig(AppConfig):
         """Create the room of a demo's sale, which `waiting_room.tasks.fill` fills."""
         from waiting_room.models import Room
 
-        with translation.override("en"):
-            message = GUESTS % {"inlet": inlet}
-        with translation.override("zh-hans"):
-            message_zh = GUESTS % {"inlet": inlet}
-        texts = {"message": message, "message_zh": message_zh}
+        texts = {}
+        for field, language in {"message": "en", "message_zh": "zh-hans"}.items():
+            with translation.override(language):
+                texts[field] = GUESTS % {"inlet": inlet}
         Room.objects.create(sale=sale, mode=mode, inlet_per_minute=inlet, **texts)

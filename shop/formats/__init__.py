@@ -1,1 +1,0 @@
-"""Formats of times in the admin, alike in all languages: FORMAT_MODULE_PATH names this package."""
