@@ -9,28 +9,39 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from loadtest.charts.source import SourceLine, line_of
-from loadtest.charts.timeline_data import StockWrite, TimelineData, lane_title, read, translate
+from loadtest.charts.timeline_data import (
+    NONE_LEFT,
+    StockWrite,
+    TimelineData,
+    lane_title,
+    read,
+    translate,
+)
 from loadtest.charts.timeline_storage import stock_text
 from loadtest.kernel.history import SECOND, Event
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
 
+UNAVAILABLE = gettext_noop("For %(who)s, the store of the lock is unavailable.")
 WORDS = {
     ("acquire", "invoke"): gettext_noop("%(who)s asks for the lock."),
     ("acquire", "ok"): gettext_noop("%(who)s is granted the lock."),
     ("acquire", "fail"): gettext_noop("%(who)s gives up waiting for the lock."),
-    ("acquire", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("acquire", "unknown"): UNAVAILABLE,
     ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
     ("release", "invoke"): gettext_noop("%(who)s releases the lock."),
     ("release", "fail"): gettext_noop("%(who)s learns from its release that it had lost the lock."),
-    ("release", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("release", "unknown"): UNAVAILABLE,
     ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
     ("wake", ""): gettext_noop("%(who)s is woken."),
     ("buy", "ok"): gettext_noop("%(who)s has an order."),
+    ("buy", "replayed"): gettext_noop("The shop finds the order of the first form for %(who)s."),
     ("buy", "SoldOut"): gettext_noop("The shop tells %(who)s: sold out."),
     ("buy", "Overloaded"): gettext_noop("The shop tells %(who)s to try again."),
     ("buy", "ServiceUnavailable"): gettext_noop("The shop tells %(who)s to try again."),
     ("gone", ""): gettext_noop("The store no longer has the key of %(who)s."),
+    ("gone", "session"): gettext_noop("The connection of %(who)s ends, and with it the lock."),
+    ("gone", "masters"): gettext_noop("Three of the five masters do not have the key of %(who)s."),
     ("start", "paused"): gettext_noop("%(who)s is paused: all of its threads stop."),
     ("end", "paused"): gettext_noop("%(who)s continues where it stopped."),
     ("start", "GIL held"): gettext_noop(
@@ -45,9 +56,8 @@ WORDS = {
     ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
     ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
     ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
-    ("mark", "drain"): gettext_noop("Staff switch to another lock; the old one is drained first."),
-    ("mark", "database"): gettext_noop("The lock in the database is the active one."),
     ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
+    ("count", ""): gettext_noop("Final count: %(sold)s sold of %(stock)s."),
 }
 """By kind and type of an event, or for faults, marks and refusals by what happened."""
 UNLOCKED = {
@@ -122,7 +132,12 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
                     token=tokens.pop()
                 )
         case "read", "ok" if event["quantity"] is not None:
+            if claim := data.claim_of(event):
+                text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
+                return text.format(token=claim)
             return _("%(who)s reads a stock of %(quantity)s.")
+        case "buy", "ok" if event.get("replayed"):
+            kind = "replayed"
         case "step", _type:
             what = f"{event['what']}|{event.get('value', '')}".removesuffix("|")
             text = _("%(who)s: %(what)s.") if "lane" in event else _("%(who)s %(what)s.")
@@ -145,9 +160,11 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
 
 
 def _of_write(write: StockWrite) -> str:
+    if write.rejected == NONE_LEFT:
+        return _("%(who)s writes. No unit is left, and the row rejects it.")
     if write.rejected:
         newer, older = write.rejected.split(" > ")
-        text = _("%(who)s writes with token {older}. The row has seen {newer} and rejects it.")
+        text = _("%(who)s writes with token {older}. The row carries {newer} and rejects it.")
         return text.format(older=older, newer=newer)
     if write.rejected is not None:
         return _("%(who)s writes. The row has changed since the read and rejects it.")

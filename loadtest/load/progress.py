@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 CURVE_POINTS = 120
-NAMES = ("backend", "discipline", "repeat")
-SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
+NAMES, EXPLAINED = ("backend", "discipline", "repeat"), "lost_updates"
+SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks", EXPLAINED)
 """The figures of a finished run that the page shows while others are still running."""
 
 
