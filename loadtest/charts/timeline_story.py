@@ -100,7 +100,7 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
             # A name that ends in a Chinese character is not followed by a space.
             text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
             write, stock = writes.get(event["t"]), ""
-            if event["do"] in ("read", "write"):
+            if event["do"] == "read" or (write and write.before is not None):
                 stock = stock_text(write) if write else str(event.get("quantity", ""))
             found.append(Sentence(event["t"] - data.begin, who, text, line, stock))
     return sorted([*found, *_of_leases(data, "stays")], key=lambda sentence: sentence.at)
