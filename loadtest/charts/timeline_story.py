@@ -11,6 +11,7 @@ from django.utils.translation import gettext_noop
 from loadtest.charts.source import SourceLine, line_of
 from loadtest.charts.timeline_data import (
     NONE_LEFT,
+    WATCHDOG,
     StockWrite,
     TimelineData,
     lane_title,
@@ -95,8 +96,10 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
     for event in data.events:
         alias = aliases.get(event.get("owner", ""), "")
         if text := _words(event, data, writes, alias):
-            who = lane_title(data.lane_of(event))
-            line = line_of(event, alias=alias, guard=guard)
+            who = lane_title(lane := data.lane_of(event))
+            # What a buyer learns from its release, the line of that release shows.
+            is_told = event["do"] == "lost" and not lane.startswith(WATCHDOG)
+            line = None if is_told else line_of(event, alias=alias, guard=guard)
             # A name that ends in a Chinese character is not followed by a space.
             text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
             write, stock = writes.get(event["t"]), ""

@@ -62,7 +62,7 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     repaired="redis + fenced",
     story=_(
         "Buyer A had read the stock when SIGSTOP stopped it for %(b_stalled).1f s, longer than "
-        "its lease of %(b_ttl).1f s; buyer B bought a unit after %(b_second_waited).1f s.\n"
+        "its lease of %(b_ttl).1f s; buyer B was granted the lock after %(b_second_waited).1f s.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
         "With the fence, both again thought so for %(r_overlap_seconds).1f s, but A's late write "
