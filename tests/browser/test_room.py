@@ -26,11 +26,10 @@ STATUS: dict[str, Any] = {
     "changed": 0,
     "poll": 1,
 }
-HEAR = """addEventListener("DOMContentLoaded", () => {
-  const region = document.querySelector("#announcement");
-  if (region) new MutationObserver(() => hear(region.textContent))
-    .observe(region, {childList: true});
-})"""
+HEAR = """new MutationObserver((changes) => {
+  for (const {target} of changes) if (target.id === "announcement") hear(target.textContent);
+}).observe(document, {childList: true, subtree: true})"""
+"""From the beginning: a busy machine may be late for any event of the page."""
 
 
 def scripted(page: Page, *, position: int | None = 1000, **first: Any) -> dict[str, Any]:
