@@ -165,8 +165,8 @@ class TimelineData:
         return self._tokens.get(lease.fence[1], "") if lease.fence != (0, 0) else ""
 
     def claim_of(self, read: Event) -> str:
-        """Return the short token with which a reader claims the row, if it does."""
-        return self._tokens.get(read.get("token", 0), "") if self._is_fenced else ""
+        """Return the short token that a reader has for its write, if the lock gave it one."""
+        return self._tokens.get(read.get("token", 0), "")
 
     def contradictions(self) -> list[str]:
         """Return what no store can have done, in sentences; see `judges.contradictions`."""
@@ -194,7 +194,7 @@ class TimelineData:
                 self._claims[name] = claim = self.claim_of(event)
                 if (quantity := event["quantity"]) is not None:
                     self._last_read[name] = event
-                    shown = f"{quantity} · {claim}" if claim else quantity
+                    shown = f"{quantity} · {claim}" if claim and self._is_fenced else quantity
                     self._mark(name, at, "read", gettext_noop("reads %(value)s"), shown)
             case "write", "ok":
                 left = event.get("quantity")

@@ -95,7 +95,7 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
     found = list(_of_leases(data, "expired"))  # before the grant that was possible then
     for event in data.events:
         alias = aliases.get(event.get("owner", ""), "")
-        if text := _words(event, data, writes, alias):
+        if text := _words(event, data, writes, alias, guard):
             who = lane_title(lane := data.lane_of(event))
             # What a buyer learns from its release, the line of that release shows.
             is_told = event["do"] == "lost" and not lane.startswith(WATCHDOG)
@@ -120,7 +120,9 @@ def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
             yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
 
 
-def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], alias: str) -> str:
+def _words(
+    event: Event, data: TimelineData, writes: Mapping[int, StockWrite], alias: str, guard: str
+) -> str:
     """Return a sentence in which the fields of the event and `who` are to be filled in."""
     do, kind = event["do"], event.get("type", "")
     if alias == "none" and (do, kind) in UNLOCKED:
@@ -135,7 +137,7 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
                     token=tokens.pop()
                 )
         case "read", "ok" if event["quantity"] is not None:
-            if claim := data.claim_of(event):
+            if (claim := data.claim_of(event)) and "fenced" in guard:
                 text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
                 return text.format(token=claim)
             return _("%(who)s reads a stock of %(quantity)s.")
