@@ -57,6 +57,7 @@ WORDS = {
     ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
     ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
     ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
+    ("mark", "drain"): gettext_noop("Staff switch to another lock, which waits for the holder."),
     ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
     ("count", ""): gettext_noop("Final count: %(sold)s sold of %(stock)s."),
 }

@@ -171,7 +171,7 @@ LOCKS = (
         notice=_("Naive sells the unit twice. Under conditional, the row rejects buyer A."),
         broken=NAIVE_WRITE,
         repaired=Excerpt(STOCK, "CHANGE = ", "COALESCE(%s, fence_token))"),
-        scenarios=("switch-under-load",),
+        scenarios=("forced-switch", "switch-under-load"),
     ),
 )
 

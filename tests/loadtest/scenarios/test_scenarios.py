@@ -133,10 +133,11 @@ def one_lease(told: str) -> Callable[[Facts, Facts], list[bool]]:
         ),
         ("retry-after-lost-reply", lambda b, r: [b["sold"] == 2, r["sold"] == 1]),
         pytest.param(
-            "switch-under-load",
+            "forced-switch",
             fenced,
             marks=pytest.mark.faults(row=25, backend="redis to database"),
         ),
+        ("switch-under-load", lambda b, r: [b["sold"] == 2, r["second_told"] == "sold_out"]),
         ("unit-lost-to-a-check", sold_right("lost", 1)),
         # Each of the two crashes loses a unit or an order.
         ("crash-between-redis-and-queue", sold_right("lost", 2)),
