@@ -15,7 +15,7 @@
     line.setAttribute("class", "cursor");
     line.setAttribute("y1", top);
     line.setAttribute("y2", bottom);
-    panel.append(line);
+    panel.lastElementChild.before(line); // the labels are above it
     return (time) => {
       const part = (time - first) / length;
       const x = Number(left) + (right - left) * part;
@@ -88,6 +88,7 @@
       this.now = this.panel.querySelector(".now");
       this.slider.max = Math.max(...this.variants.map((variant) => variant.length));
       this.go(this.times[0], true);
+      this.draw(-1); // at rest, the cursor says nothing
       this.panel.hidden = false;
       this.panel.addEventListener("click", (event) => {
         const action = event.target.closest("[data-do]")?.dataset.do;

@@ -110,7 +110,7 @@ def test_charts_follow_test_traffic(people, published, live_server, monkeypatch)
     orders = page.locator(".chart", has_text="Orders per second")
     expect(orders.locator("svg")).to_have_attribute("aria-label", re.compile("peak [1-6] /s"))
     expect(page.get_by_role("button", name="Send test traffic")).to_be_visible()
-    expect(page.locator("#minute ~ p")).to_contain_text("no lock → redis + conditional")
+    expect(page.locator("#minute ~ p")).to_contain_text("no lock → Redis + conditional")
     expect(orders.locator("line.switch")).to_have_count(1)
     orders.locator("svg").focus()
     expect(orders.locator("output")).to_contain_text(re.compile("^0 s ago: "))
@@ -148,13 +148,13 @@ def test_a_switch_drains_while_the_sale_goes_on(people):
     with held("sale:1"):
         page.get_by_role("button", name="Switch safely").click()
         expect(page.locator("#drain")).to_contain_text("Waiting for 1 holder")
-        expect(page.locator("#drain")).to_contain_text("redis + conditional → zookeeper")
+        expect(page.locator("#drain")).to_contain_text("Redis + conditional → ZooKeeper")
         page.screenshot(path=SHOTS / "ops-drain.png", full_page=True)
-    expect(page.locator("#lock-policy")).to_contain_text("zookeeper + conditional")
+    expect(page.locator("#lock-policy")).to_contain_text("ZooKeeper + conditional")
     page.get_by_text("Switches", exact=True).click()
     expect(page.locator(".history")).to_contain_text("sale prep")
     page.get_by_role("button", name="Back to redis").click()
-    expect(page.locator("#lock-policy")).to_contain_text("redis + conditional")
+    expect(page.locator("#lock-policy")).to_contain_text("Redis + conditional")
     assert LockPolicy.objects.get(pk=1).epoch == 3
 
 

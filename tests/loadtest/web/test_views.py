@@ -196,7 +196,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert page.count('class="source"') == 2
     for words in (
         *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold, as expected"),
-        *("exact, as expected", "Faults injected into redis + conditional:"),
+        *("exact, as expected", "Faults injected into Redis + conditional:"),
         *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
     ):
         assert words in page
