@@ -68,7 +68,7 @@ class Axis:
     def ticks(self, start: int) -> list[tuple[float, str]]:
         """Return the places and labels of round times since `start`, which have room."""
         seconds = self.length / SECOND
-        room = width(_("%s ms") % 1000) + GLYPH
+        room = 1.3 * width(_("%s ms") % 1000)
         step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= room)
         offset = (self.first - start) / SECOND
         found = []
