@@ -206,11 +206,9 @@ def worst(runs: Iterable[Run]) -> Run:
 
 def title(backend: str, name: str) -> str:
     """Return "Without a lock" or "With Redis", with what follows the lock in the guard's name."""
-    lock = guard_title(backend)
-    rest = name.removeprefix(lock)
     if backend == "none":
-        return _("Without a lock") + rest
-    return _("With %(lock)s") % {"lock": lock + rest}
+        return _("Without a lock") + name.removeprefix(guard_title(backend))
+    return _("With %(lock)s") % {"lock": name}
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
