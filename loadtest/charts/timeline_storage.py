@@ -89,7 +89,7 @@ class Panel(Drawing):
                 f"{lane_title(lease.holder)} {self.data.token_of(lease)}",
             )
             if width(text) < box["width"]:
-                self.text(centre, middle + 4, text.strip())
+                self.text(centre, middle + 3.5, text.strip())
             elif len(leases) <= MAX_LABELS and self.is_labelled(lease.begin):
                 self.label(labels, centre, text.strip())
             if (how := end_of(lease)) and self.is_labelled(lease.end):
