@@ -41,7 +41,7 @@ def as_file(result: Report, suffix: str) -> bytes:
         return table([COLUMNS, *([one[name] for name in COLUMNS] for one in cells)])
     if suffix == "svg":
         return curves.bars(result["runs"], alone=True).encode()
-    return render_to_string("lab/offline.html", shown(result)).encode()
+    return render_to_string("lab/offline.html", shown(result) | timeline.assets()).encode()
 
 
 def preview(result: Report, *, scale: int = 1) -> bytes:
