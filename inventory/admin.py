@@ -3,15 +3,16 @@
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin
 from django.db import models, transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock, StockMovement
+from inventory.money import with_sign
 from inventory.pictures import PictureField
 from locking.admin import LargeTable, ReadOnlyAdmin
 
@@ -20,7 +21,7 @@ from locking.admin import LargeTable, ReadOnlyAdmin
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Products of the catalogue; one that was ever on sale can be hidden but not deleted."""
 
-    list_display = ("name", "name_zh", "price", "is_listed")
+    list_display = ("name", "name_zh", "amount", "is_listed")
     fieldsets = (
         (None, {"fields": (("name", "name_zh"), "slug", "price", "is_listed")}),
         (capfirst(_("picture")), {"fields": ("preview", "photo", "picture")}),
@@ -33,6 +34,11 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_filter = ("is_listed",)
     search_fields = ("name", "name_zh", "slug")
     prepopulated_fields = {"slug": ("name",)}
+
+    @admin.display(description=_("price"), ordering="price")
+    def amount(self, product: Product) -> str:
+        """Return the regular price with the currency."""
+        return with_sign(product.price, settings.CURRENCY)
 
     @admin.display(description=_("Customers see"))
     def preview(self, product: Product) -> str:
@@ -64,16 +70,17 @@ class StockMovementAdmin(LargeTable, ReadOnlyAdmin):
     list_display = (
         "pk",
         "created_at",
-        "stock",
+        "product",
         "delta",
         "reason",
         "order_number",
-        "quantity_after",
         "fence_epoch",
         "fence_token",
     )
     search_fields = ("order_number",)
+    shown_with = ("stock__product",)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[StockMovement]:
-        """Read the products of the rows that are shown."""
-        return super().get_queryset(request).prefetch_related("stock__product")
+    @admin.display(description=_("product"))
+    def product(self, movement: StockMovement) -> Product:
+        """Return the product; the stock row would say what is left now."""
+        return movement.stock.product

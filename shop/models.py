@@ -18,8 +18,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product, Stock
+from inventory.money import check_decimals, default_currency, with_sign
 from shop.delivery import DeliveryAddress as DeliveryAddress
-from shop.money import check_decimals, default_currency, with_sign
 
 
 class User(AbstractUser):

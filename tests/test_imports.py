@@ -29,7 +29,7 @@ LAYERS = {
         testing
     """,
     "shop": """
-        money
+        formats
         settings errors delivery
         platform models
         sales

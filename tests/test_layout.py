@@ -16,7 +16,7 @@ PACKAGES = (
     "devservers",
 )
 MODULES_PER_FOLDER = 14
-MODULES_AT_ROOT = {"locking": 16, "shop": 10, "loadtest": 4, "inventory": 11}
+MODULES_AT_ROOT = {"locking": 16, "shop": 9, "loadtest": 4, "inventory": 12}
 LINES_PER_MODULE = 400
 QUESTION = re.compile(
     r"(What|Whether|Who|Whoever|Whatever|Nobody|Somebody|Where|That|How|As for)\b"

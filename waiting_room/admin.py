@@ -44,7 +44,7 @@ class RoomActionForm(ActionForm):
 class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
 
-    list_display = ("sale", "mode", "state", "people", "inlet_per_minute", "is_paused")
+    list_display = ("sale", "mode", "state", "people", "inlet_per_minute")
     list_select_related = ("sale__product", "sale__stock")
     search_fields = ("sale__slug",)
     action_form = RoomActionForm

@@ -1,11 +1,8 @@
 """The Django application `waiting_room`."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
-from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
@@ -14,8 +11,7 @@ if TYPE_CHECKING:
     from shop.models import Sale
 
 GUESTS = _(
-    "This is a demo: %(guests)s simulated customers wait with you, and %(inlet)s people are "
-    "admitted a minute."
+    "This is a demo: simulated customers wait with you, and %(inlet)s people are admitted a minute."
 )
 
 
@@ -37,22 +33,12 @@ class WaitingRoomConfig(AppConfig):
         post_save.connect(service.clear, sender=Room)
         post_delete.connect(service.clear, sender=Room)
 
-    def seed(self, *, sale: "Sale", mode: str, inlet: int, guests: Sequence[int]) -> None:
-        """Create the room of a demo's sale, which the customers with these ids join at once."""
-        from shop.errors import ServiceUnavailable
+    def seed(self, *, sale: "Sale", mode: str, inlet: int) -> None:
+        """Create the room of a demo's sale, which `waiting_room.tasks.fill` fills."""
         from waiting_room.models import Room
-        from waiting_room.service import join
 
-        with translation.override("en"):
-            message = GUESTS % {"guests": len(guests), "inlet": inlet}
-        with translation.override("zh-hans"):
-            message_zh = GUESTS % {"guests": len(guests), "inlet": inlet}
-        texts = {"message": message, "message_zh": message_zh}
+        texts = {}
+        for field, language in {"message": "en", "message_zh": "zh-hans"}.items():
+            with translation.override(language):
+                texts[field] = GUESTS % {"inlet": inlet}
         Room.objects.create(sale=sale, mode=mode, inlet_per_minute=inlet, **texts)
-
-        def join_guests() -> None:
-            with suppress(ServiceUnavailable):  # without Redis no one waits yet
-                for guest in guests:
-                    join(sale=sale, customer_id=guest)
-
-        transaction.on_commit(join_guests)

@@ -89,7 +89,7 @@ class ScenarioCommand(Command):
             return
         for result in report["scenarios"]:
             is_ok = result["verdict"] == "ok"
-            word = "as expected" if is_ok else result["verdict"]
+            word = "reproduced" if is_ok else result["verdict"]
             verdict = terminal.verdict(word, is_expected=is_ok)
             terminal.print(f"{result['name']}: {verdict}. {result['why']}".rstrip())
             for sentence in SCENARIOS[result["name"]].describe(result):

@@ -5,11 +5,11 @@ import time
 from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import until
+from inventory.money import minor_units
 from loadtest.recipes.flash_sale import PACE, RESERVED, RecordedSale
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, Payment
-from shop.money import minor_units
 from shop.orders.service import expire_unpaid_orders
 from shop.payments import service as payments
 from shop.payments.providers import Report, State

@@ -104,11 +104,12 @@ def so_far(run: Run, *, several: bool = False) -> str:
 
 
 def words(run: Run) -> str:
-    """Return the verdict in the active language; an expected oversell is "as expected"."""
+    """Return the verdict in the active language; an expected oversell is "reproduced"."""
     verdict = _(VERDICTS[run["verdict"]])
-    if run["expected"] == run["verdict"] and met(run):
-        return _("%(verdict)s, as expected") % {"verdict": verdict}
-    return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
+    if not met(run):
+        return _("%(verdict)s: unexpected") % {"verdict": verdict}
+    is_shown = run["verdict"] == run["expected"] != "ok"
+    return _("%(verdict)s: reproduced") % {"verdict": verdict} if is_shown else verdict
 
 
 def fault_words(fault: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from django.urls import path
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
+from inventory.money import minor_units
 from inventory.statements import Statement
 from shop.errors import BadInput, Forgery, InvalidTransition
 from shop.models import Order, Payment
-from shop.money import minor_units
 from shop.payments.providers import Provider, Report, State
 from shop.payments.service import apply_report, approve, get_payment, start_payment
 from shop.web.decorators import CustomerRequest, customer_form

@@ -7,6 +7,7 @@ from celery import shared_task
 from loadtest.load.http import traffic
 from loadtest.web import runs
 from locking.jobs.run_once import run_once
+from locking.jobs.unique import unique_task
 
 
 @shared_task(soft_time_limit=runs.TIME_LIMIT, time_limit=runs.TIME_LIMIT + 40)
@@ -23,6 +24,7 @@ def prune_runs() -> int:
 
 
 @shared_task(soft_time_limit=traffic.LONGEST, time_limit=traffic.LONGEST + 20)
+@unique_task
 def send_traffic(url: str) -> None:
     """Send test traffic to the shop at `url`."""
     traffic.send_traffic(url)

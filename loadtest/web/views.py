@@ -25,6 +25,7 @@ from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.course import step_of
 from loadtest.web import comparison, learn, live, runs, tasks
 from loadtest.web.forms import PlanForm
+from locking.jobs.unique import unique
 from shop.models import User
 from shop.platform import rate_limits
 from shop.web.decorators import live_page, public_page, visitor_form
@@ -148,7 +149,7 @@ def send_traffic(request: HttpRequest) -> HttpResponse:
     """Let buyers come for half a minute, so that the operations page has something to show."""
     _authorized(request)
     if url := demo_url():
-        tasks.send_traffic.delay(url)
+        unique(tasks.send_traffic, "shop", [url])  # no switch of the lock waits for it
         messages.success(request, _("Test traffic is on its way, for half a minute."))
     else:
         messages.error(request, _("Nothing was sent: test traffic needs a running demo."))

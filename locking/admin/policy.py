@@ -11,19 +11,15 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
 from locking.admin.base import LargeTable, ReadOnlyAdmin, confirm
-from locking.claims import PROPERTIES
 from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
-
-REACH = {"none": _("none"), "process": _("process"), "machines": _("machines")}
 
 
 def _shown(names: Iterable[str]) -> list[str]:
@@ -31,10 +27,14 @@ def _shown(names: Iterable[str]) -> list[str]:
     return [name for name in names if modes().values or not name.endswith("mode")]
 
 
+def _choice(alias: str) -> tuple[str, str]:
+    return alias, f"{alias} – {gettext(locks[alias].capabilities.summary)}"
+
+
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     """The backend and mode to activate; `locking.policy` carries the switch out."""
 
-    backend = forms.ChoiceField(label=_("Lock backend"), choices=lambda: [(a, a) for a in locks])
+    backend = forms.ChoiceField(label=_("Lock backend"), choices=lambda: list(map(_choice, locks)))
     mode = forms.ChoiceField(choices=lambda: modes().choices)
     reason = forms.CharField(label=_("Reason"), max_length=200)
     step = forms.ChoiceField(
@@ -73,7 +73,7 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     """The page of the lock policy; switching needs the permission `locking.switch_lock`."""
 
     form = SwitchForm
-    readonly_fields = ("active", "epoch", "state", "changed_by", "changed_at", "backends")
+    readonly_fields = ("active", "epoch", "state", "changed_by", "changed_at")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may switch, which can disable the protection by locks."""
@@ -87,11 +87,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         """Return the fieldsets, without the form for users who may not switch."""
         active = {"fields": ("active", "epoch", "state", "changed_by", "changed_at")}
         switch = {"fields": _shown(("backend", "mode", "reason", "step"))}
-        return (
-            (None, active),
-            *([(_("Switch to"), switch)] if self.has_change_permission(request, obj) else []),
-            (_("Properties of the backends"), {"fields": ("backends",)}),
-        )
+        may_switch = self.has_change_permission(request, obj)
+        return [(None, active), *([(_("Switch to"), switch)] if may_switch else [])]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Redirect to the page of the only row."""
@@ -151,28 +148,6 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     def active(self, row: LockPolicy) -> str:
         """Return the active backend and mode, and those of the switch in progress."""
         return " → ".join(filter(None, (row.active, row.upcoming)))
-
-    @admin.display(description=_("backends"))
-    def backends(self, row: LockPolicy) -> str:
-        """Return a table of the properties that the backends declare."""
-        titles = ((gettext(title),) for title in PROPERTIES.values())
-        head = format_html_join("", "<th>{}</th>", titles)
-        line = '<tr><th>{}</th><td class="summary">{}</td><td>{}</td>{}</tr>'
-        body = format_html_join("", line, map(_row, locks))
-        return format_html(
-            '<div class="wide-table" tabindex="0"><table><thead><tr><th></th><th></th><th>{}</th>{}'
-            "</tr></thead><tbody>{}</tbody></table></div>",
-            _("excludes"),
-            head,
-            body,
-        )
-
-
-def _row(alias: str) -> tuple[str, str, str, str]:
-    declared = locks[alias].capabilities
-    marks = ((gettext("yes") if getattr(declared, name) else "–",) for name in PROPERTIES)
-    cells = format_html_join("", "<td>{}</td>", marks)
-    return alias, gettext(declared.summary), str(REACH[declared.exclusion]), cells
 
 
 @admin.register(LockPolicyChange)

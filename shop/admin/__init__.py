@@ -3,23 +3,24 @@
 Prices, stock and orders are written once, through the services, and are read-only afterwards.
 """
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.formats import localize
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 
-from inventory.exceptions import OutcomeUnknown
+from inventory.money import with_sign
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
-from shop.admin.sale_pages import BackToPage
+from shop.admin.sale_pages import PageActions
 from shop.admin.sales import SaleAdmin
-from shop.errors import InvalidTransition, ShopError
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
+from shop.payments.providers import can_pay
 from shop.payments.service import mark_paid, refund_order
 from shop.templatetags.shop import money
 
@@ -56,46 +57,39 @@ class AccountAdmin(LargeTable, UserAdmin):  # type: ignore[type-arg]
         return request.user.is_superuser or not is_staff
 
 
-class _Listed(LargeTable, ReadOnlyAdmin):
-    shown_with: tuple[str, ...] = ()
-    """Related objects of the rows that are shown."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the related objects in a query of their own: a join is slower."""
-        return super().get_queryset(request).prefetch_related(*self.shown_with)
-
-
 class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
     """The delivery address of an order, read-only: its customer changes it."""
 
     model = DeliveryAddress
+    verbose_name_plural = DeliveryAddress._meta.verbose_name
     fields = readonly_fields = (*DeliveryAddress.LINES, "shipped_at")
     can_delete = False
     max_num = 0
 
 
 @admin.register(Order)
-class OrderAdmin(BackToPage, _Listed):
+class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     """Orders: customers and scheduled jobs change them, staff refund them or mark them as paid."""
 
     list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
     list_filter = ("status", "created_at")
+    ordering = ("-created_at", "-pk")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
-    fields = (
-        "number",
-        "status",
-        "customer",
-        "sale",
-        "quantity",
-        "unit_price",
-        "total",
-        "created_at",
-        "pay_by",
-        "closed_at",
-    )
-    inlines = (AddressInline,)
+    fields = ("number", "state", "customer", "sale", "quantity", "total", "created_at")
     shown_with = ("customer", "sale__product")
     actions = ("refund", "mark_paid")
+
+    def get_inlines(self, request: HttpRequest, obj: Order | None) -> Any:
+        """Show the address of an order that has one."""
+        return [AddressInline] if hasattr(obj, "address") else []
+
+    @admin.display(description=_("Status"))
+    def state(self, order: Order) -> str:
+        """Return the status and its time: when it began, or until when the order can be paid."""
+        unpaid, closed = _("%(status)s, until %(time)s"), _("%(status)s at %(time)s")
+        words, when = (closed, order.closed_at) if order.closed_at else (unpaid, order.pay_by)
+        time = localize(localtime(when))
+        return words % {"status": order.get_status_display(), "time": time}
 
     @admin.display(description=_("Total"))
     def total(self, order: Order) -> str:
@@ -106,42 +100,39 @@ class OrderAdmin(BackToPage, _Listed):
         """Return True for staff who may change orders."""
         return request.user.has_perm("shop.change_order")
 
+    def has_mark_paid_permission(self, request: HttpRequest) -> bool:
+        """Return True for them if no payment provider decides which orders are paid."""
+        return not can_pay() and self.has_refund_permission(request)
+
     @admin.action(description=_("Cancel and refund"), permissions=["refund"])
     def refund(self, request: HttpRequest, orders: QuerySet[Order]) -> HttpResponse | None:
         """Cancel the selected paid orders and refund them, once their number has been typed."""
-        chosen = list(orders.select_related("sale__product", "customer"))
+        chosen = list(orders.select_related("sale__product", "sale__stock", "customer", "address"))
+        paid = Payment.objects.filter(order__in=chosen, status=Payment.Status.APPROVED)
+        by_staff = paid.filter(provider_id="") if can_pay() else paid
+        outside = set(by_staff.values_list("order", flat=True))
         name = chosen[0].number if len(chosen) == 1 else str(len(chosen))
-        asked = confirm(request, self, "admin/shop/order/refund.html", name=name, orders=chosen)
-        done = _("%s is cancelled, and its payment is being refunded.")
-        said = "Cancelled and refunded.", done, _("No payment that could be refunded.")
-        return asked or self._each(request, chosen, refund_order, *said)
+        shown = {"orders": chosen, "outside": outside}
+        if asked := confirm(request, self, "admin/shop/order/refund.html", name=name, **shown):
+            return asked
+        done = (
+            _("%s is cancelled, and its payment is being refunded."),
+            _("%s is cancelled. Return the money where it was paid."),
+        )
+        for order in chosen:
+            said = done[order.pk in outside], _("No payment that could be refunded.")
+            self.each(request, [order], refund_order, "Cancelled and refunded.", *said)
+        return None
 
-    @admin.action(description=_("Mark as paid"), permissions=["refund"])
+    @admin.action(description=_("Mark as paid"), permissions=["mark_paid"])
     def mark_paid(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
         """Record that the selected orders were paid outside of the shop."""
         said = "Marked as paid outside of the shop.", _("%s is marked as paid."), ""
-        self._each(request, orders, mark_paid, *said)
-
-    def _each(
-        self, request: HttpRequest, orders: Iterable[Order], step: Callable[..., None], *said: Any
-    ) -> HttpResponse | None:
-        log_entry, done, refusal = said
-        for order in orders:
-            try:
-                step(order=order)
-            except (ShopError, OutcomeUnknown) as error:
-                problem = getattr(error, "title", _("No reply. Check the order and try again."))
-                if refusal and isinstance(error, InvalidTransition):
-                    problem = refusal
-                self.message_user(request, f"{order.number}: {problem}", messages.ERROR)
-            else:
-                self.log_change(request, order, log_entry)
-                self.message_user(request, done % order.number, messages.SUCCESS)
-        return None
+        self.each(request, orders, mark_paid, *said)
 
 
 @admin.register(RejectedReservation)
-class RejectedReservationAdmin(_Listed):
+class RejectedReservationAdmin(LargeTable, ReadOnlyAdmin):
     """Reservations of queued sales that did not become orders, and why."""
 
     list_display = ("number", "sale", "customer_id", "quantity", "reason", "created_at")
@@ -150,26 +141,23 @@ class RejectedReservationAdmin(_Listed):
 
 
 @admin.register(Payment)
-class PaymentAdmin(_Listed):
+class PaymentAdmin(LargeTable, ReadOnlyAdmin):
     """Payments, read-only: the payment provider decides them."""
 
-    list_display = (
-        "reference",
-        "order",
-        "amount",
-        "currency",
-        "status",
-        "created_at",
-        "closed_at",
-        "refunded_at",
-    )
+    list_display = ("reference", "order", "total", "status", "created_at", "refunded_at")
     list_filter = ("status",)
     search_fields = ("reference", "order__number", "provider_id")
+    fields = (*list_display, "provider_id")
     shown_with = ("order",)
+
+    @admin.display(description=_("amount"))
+    def total(self, payment: Payment) -> str:
+        """Return the amount with its currency."""
+        return with_sign(payment.amount, payment.currency)
 
 
 @admin.register(Message)
-class MessageAdmin(_Listed):
+class MessageAdmin(LargeTable, ReadOnlyAdmin):
     """E-mail to customers."""
 
     list_display = ("kind", "about", "customer", "state", "attempts", "due_at", "created_at")

@@ -1,5 +1,6 @@
 """Pages of one sale in the admin: its report, the export of its orders and its packing list."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -10,14 +11,15 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
 from django.urls import path
-from django.utils.functional import SimpleLazyObject
+from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from inventory.exceptions import OutcomeUnknown
 from shop.administration.order_export import export_orders
 from shop.administration.sale_report import HEIGHT, WIDTH, report_of
-from shop.errors import BadInput
+from shop.errors import BadInput, InvalidTransition, ShopError
 from shop.models import Order, Sale
 from shop.orders.addresses import mark_shipped, to_pack
 from shop.purchase.admission import gates
@@ -33,8 +35,39 @@ PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 SHIP = "shop.change_deliveryaddress"
 
 
-class BackToPage(admin.ModelAdmin):  # type: ignore[type-arg]
+class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
     """Actions that the page of an object offers as well; its form names the object in `back`."""
+
+    def name_of(self, row: Any) -> str:
+        """Return how messages name an object."""
+        return str(row)
+
+    def each(
+        self,
+        request: HttpRequest,
+        rows: Iterable[Any],
+        step: Callable[..., bool | None],
+        log_entry: str,
+        done: str | Promise,
+        refusal: str | Promise = "",
+    ) -> HttpResponse | None:
+        """Take a step with each object and report it; False means that the step was refused."""
+        for row in rows:
+            name, problem = self.name_of(row), ""
+            try:
+                if step(**{str(self.opts.model_name): row}) is False:
+                    problem = refusal % name
+            except ShopError as error:
+                is_refusal = refusal and isinstance(error, InvalidTransition)
+                problem = f"{name}: {refusal if is_refusal else error.title}"
+            except OutcomeUnknown:
+                problem = _("%s: no reply. Check what was done before you try again.") % name
+            if problem:
+                self.message_user(request, problem, messages.ERROR)
+            else:
+                self.log_change(request, row, log_entry.format(row))
+                self.message_user(request, done % name, messages.SUCCESS)
+        return None
 
     def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """After an action from the page of an object, return to it."""
@@ -45,7 +78,7 @@ class BackToPage(admin.ModelAdmin):  # type: ignore[type-arg]
         return response
 
 
-class SalePages(BackToPage):
+class SalePages(PageActions):
     """The page of a sale, with all that belongs to it."""
 
     change_form_template = "admin/shop/sale/change_form.html"

@@ -1,6 +1,6 @@
 """Sales in the admin: created with their stock, corrected, opened, closed and duplicated."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain, count
@@ -16,9 +16,10 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from inventory.exceptions import OutcomeUnknown
 from inventory.queries import stocked
 from locking.admin import confirm
 from shop.admin.sale_pages import SalePages
@@ -29,11 +30,10 @@ from shop.administration.sale_management import (
     restock_sale,
     unlist,
 )
-from shop.errors import Overloaded
 from shop.mail.service import remind_again
 from shop.models import Sale
 from shop.sales.queries import create_sale
-from shop.templatetags.shop import money, zone
+from shop.templatetags.shop import money
 
 MAX_UNITS = 1_000_000
 PARTS = (_("Date"), _("Time"))
@@ -61,6 +61,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         fields: tuple[str, ...] = ()  # chosen by the admin
         help_texts = {
             "price": _("At most the regular price. It is fixed a minute before the sale opens."),
+            "amount": _("It cannot be changed: it is fixed a minute before the sale opens."),
             "limit_per_customer": _("The most units that one customer can buy in this sale."),
             "opens_at": _("Customers can see the page earlier, and buy from this time on."),
             "closes_at": _("Orders placed before this time keep their full time to pay."),
@@ -90,7 +91,7 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             problem = _("The sale price is above the regular price of %s.") % money(product.price)
             self.add_error("price", problem)
         if self.instance.pk:
-            for name in fixed_fields(sale=self.instance) & set(self.changed_data):
+            for name in fixed_fields(sale=self.instance, keep=True) & set(self.changed_data):
                 self.add_error(name, _("It is too late to change this."))
         return self.cleaned_data
 
@@ -141,8 +142,8 @@ class SaleAdmin(SalePages):
         "amount",
         "left",
         "phase",
-        "opening",
-        "closing",
+        "opens_at",
+        "closes_at",
         "processing",
     )
     list_select_related = ("product", "stock")
@@ -172,20 +173,25 @@ class SaleAdmin(SalePages):
 
     def get_fieldsets(self, request: HttpRequest, obj: Sale | None = None) -> Any:
         """Return the fields in the order in which staff decide on them."""
-        stock = ("quantity",) if obj is None else ("stock",)
-        # A name, because the times may lie beyond a change to or from summer time.
-        names = {"name": timezone.get_default_timezone_name(), "zone": zone(timezone.now())}
-        zone_note = _("All times are in the time zone %(name)s, now %(zone)s.") % names
+        stock = "quantity" if obj is None else "stock"
+        can_change = obj is None or self.has_change_permission(request, obj)
+        price = "price" if can_change and "amount" not in self._fixed(request, obj) else "amount"
         return (
-            (_("Offer"), {"fields": ("product", "slug", "price", "limit_per_customer", *stock)}),
-            (_("Opening times"), {"fields": ("opens_at", "closes_at"), "description": zone_note}),
+            (_("Offer"), {"fields": ("product", "slug", price, "limit_per_customer", stock)}),
+            (_("Opening times"), {"fields": ("opens_at", "closes_at")}),
             (_("Order processing"), {"fields": ("fulfilment",)}),
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> Any:
-        """Make what orders and the ledger refer to read-only."""
+        """Make read-only what orders and the ledger refer to, and what it is too late to change."""
         fixed = ("product", "slug", "stock", "fulfilment")
-        return () if obj is None else fixed
+        return () if obj is None else (*fixed, *self._fixed(request, obj))
+
+    def _fixed(self, request: HttpRequest, obj: Sale | None) -> set[str]:
+        """Return what the page shows as fixed; a form that was sent too late gets an error."""
+        if obj is None or request.method == "POST":
+            return set()
+        return {"amount" if name == "price" else name for name in fixed_fields(sale=obj)}
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
         """Save the changed fields, or create a sale with its stock and ledger."""
@@ -199,7 +205,7 @@ class SaleAdmin(SalePages):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Propose the next full hour; with ?clone=<pk>, copy that sale and its duration."""
-        opens_at = timezone.localtime().replace(minute=0, second=0, microsecond=0)
+        opens_at = localtime().replace(minute=0, second=0, microsecond=0)
         opens_at += timedelta(hours=1)
         times = {"opens_at": opens_at, "closes_at": opens_at + timedelta(hours=1)}
         number = request.GET.get("clone", "")
@@ -229,16 +235,6 @@ class SaleAdmin(SalePages):
         """Return the price with the currency."""
         return money(sale.price)
 
-    @admin.display(description=_("opens at"), ordering="opens_at")
-    def opening(self, sale: Sale) -> str:
-        """Return when the sale opens, short enough for a column."""
-        return f"{timezone.localtime(sale.opens_at):%F %H:%M}"
-
-    @admin.display(description=_("closes at"), ordering="closes_at")
-    def closing(self, sale: Sale) -> str:
-        """Return when the sale closes."""
-        return f"{timezone.localtime(sale.closes_at):%F %H:%M}"
-
     @admin.display(description=_("fulfilment"), ordering="fulfilment")
     def processing(self, sale: Sale) -> str:
         """Return how orders are written, in a word."""
@@ -249,17 +245,21 @@ class SaleAdmin(SalePages):
         """Add units to the stock of each selected sale, even while it is open."""
         if units := self._units(request):
             step = partial(restock_sale, quantity=units)
-            self._each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
+            self.each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
 
     @admin.action(description=_("Reduce stock"), permissions=["change"])
     def reduce(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Remove unsold units from each selected sale, once its name has been typed."""
         if not (units := self._units(request)):
             return None
-        text = _("%d unsold units are removed from each of these sales.") % units
+        text = ngettext(
+            "Unsold units that are removed from this sale: %d.",
+            "Unsold units that are removed from each of these sales: %d.",
+            len(sales),
+        )
         step, refusal = partial(restock_sale, quantity=-units), _("%s: fewer units are unsold.")
         done = f"Removed {units} units.", _("%s: stock reduced."), refusal
-        return self._ask(request, list(sales), _("Reduce stock"), text, step, *done)
+        return self._ask(request, list(sales), _("Reduce stock"), text % units, step, *done)
 
     def _units(self, request: HttpRequest) -> int:
         """Return the units of an action; 0, after a message, if they are no valid number."""
@@ -273,7 +273,7 @@ class SaleAdmin(SalePages):
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
         """Open the selected sales that have not opened yet."""
         refusal = _("%s has already opened or ended.")
-        self._each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
+        self.each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
 
     @admin.action(description=_("Close now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
@@ -281,21 +281,23 @@ class SaleAdmin(SalePages):
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
         step = close_now, "Closed.", _("%s has ended."), _("%s is not open.")
         if not running:
-            return self._each(request, sales, *step)
-        text = _(
-            "The sale ends at once for everyone."
-            " Orders already placed stay valid and can still be paid."
-        )
+            return self.each(request, sales, *step)
+        text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
         return self._ask(request, running, _("Close now"), text, *step)
 
     @admin.action(description=_("Cancel or hide"), permissions=["change"])
     def unlist(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Cancel the selected sales that have not opened, and hide those that have ended."""
-        text = _(
-            "Customers no longer find these sales. One that has not opened never opens."
-            " Orders stay valid."
+        text = ngettext(
+            "Customers no longer find this sale. If it has not opened, it never opens. Orders stay"
+            " valid.",
+            "Customers no longer find these sales. One that has not opened never opens. Orders stay"
+            " valid.",
+            len(sales),
         )
-        done = "Unlisted: {0.opens_at:%F %T%z} to {0.closes_at:%F %T%z}.", _("%s is unlisted.")
+        for sale in sales:  # the history keeps these times, which a cancelled sale loses
+            sale.opens_at, sale.closes_at = map(localtime, (sale.opens_at, sale.closes_at))
+        done = "Unlisted: {0.opens_at:%F %T} to {0.closes_at:%F %T}.", _("%s is unlisted.")
         refusal = _("%s is open, or about to open. Close it first.")
         title = _("Cancel or hide")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)
@@ -312,31 +314,11 @@ class SaleAdmin(SalePages):
         shown = {"sales": sales, "title": title, "text": text}
         name = sales[0].slug if len(sales) == 1 else str(len(sales))
         asked = confirm(request, self, "admin/shop/sale/confirm.html", name=name, **shown)
-        return asked or self._each(request, sales, *step)
+        return asked or self.each(request, sales, *step)
 
-    def _each(
-        self,
-        request: HttpRequest,
-        sales: Iterable[Sale],
-        step: Callable[..., bool],
-        log_entry: str,
-        done: str | Promise,
-        refusal: str | Promise = "",
-    ) -> HttpResponse | None:
-        for sale in sales:
-            name = f"{sale.product.title} ({sale.slug})"
-            try:
-                problem = "" if step(sale=sale) else refusal % name
-            except Overloaded as error:
-                problem = f"{name}: {error.title}"
-            except OutcomeUnknown:
-                problem = _("%s: no reply. Check the stock before you try again.") % name
-            if problem:
-                self.message_user(request, problem, messages.ERROR)
-            else:
-                self.log_change(request, sale, log_entry.format(sale))
-                self.message_user(request, done % name, messages.SUCCESS)
-        return None
+    def name_of(self, row: Sale) -> str:
+        """Return the product and the last part of the page's address."""
+        return f"{row.product.title} ({row.slug})"
 
     @admin.action(description=_("Duplicate sale"), permissions=["add"])
     def clone(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:

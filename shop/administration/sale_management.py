@@ -48,13 +48,14 @@ def restock_sale(*, sale: Sale, quantity: int) -> bool:
     return is_done
 
 
-def fixed_fields(*, sale: Sale) -> set[str]:
-    """Return the fields of a sale that can no longer change; its row is locked until the COMMIT.
+def fixed_fields(*, sale: Sale, keep: bool = False) -> set[str]:
+    """Return the fields of a sale that can no longer change.
 
-    Call it in the transaction that changes them: the sale cannot open in between.
+    With `keep`, its row is locked until the COMMIT of the transaction that changes them: the sale
+    cannot open in between.
     """
-    rows = Sale.objects.select_for_update().values_list("opens_at", "closes_at")
-    opens_at, closes_at = rows.get(pk=sale.pk)
+    rows = Sale.objects.select_for_update() if keep else Sale.objects.all()
+    opens_at, closes_at = rows.values_list("opens_at", "closes_at").get(pk=sale.pk)
     has_orders = Order.objects.filter(sale=sale).exists()
     now = timezone.now()
     fixed = {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}

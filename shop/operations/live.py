@@ -47,7 +47,7 @@ class LockRow:
     backend: str
     held: Held
     epoch: int | None
-    """The epoch of the token; None if the lock is not that of a sale in the active backend."""
+    """The epoch of the token; None if the policy grants no such lock, or it is not of a sale."""
     sale: str
     """The slug of the sale that the lock guards; empty for other locks."""
     is_stale: bool = False
@@ -192,7 +192,7 @@ def _rows(
     rows = []
     for alias, one in held:
         slug, fence = guarded.get(one.name, ("", (0, 0)))
-        if alias == row.backend:
+        if alias in (row.backend, row.next_backend):
             epoch, has_token = row.epoch if slug else None, locks[alias].capabilities.fencing
             stale = has_token and one.token is not None and (row.epoch, one.token) < fence
         else:

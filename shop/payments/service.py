@@ -15,11 +15,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from inventory.money import minor_units
 from inventory.statements import Statement, as_stored, insert
 from locking.failpoints import reach
 from shop.errors import BadInput, InvalidTransition, NotFound, ShopError
 from shop.models import DeliveryAddress, Order, Payment, User
-from shop.money import minor_units
 from shop.orders import service as orders
 from shop.orders.addresses import address_of
 from shop.payments.providers import (
@@ -48,12 +48,6 @@ class UnitsShipped(ShopError):
 
     code = "shipped"
     title = _("It is shipped, and its units would be sold again. Refund it after the sale.")
-
-
-class PaidOnline(ShopError):
-    """Staff cannot decide what the payment provider decides."""
-
-    title = _("The payment provider decides which orders are paid.")
 
 
 def start_payment(*, order: Order) -> Payment:
@@ -208,10 +202,8 @@ def _end(payment: Payment, status: Status) -> int:
 def mark_paid(*, order: Order) -> None:
     """Record an approved payment without a provider's id: staff have the money, and return it.
 
-    Raises PaidOnline if the shop has a payment provider, and the errors of `pay_order`.
+    Raises the errors of `pay_order`.
     """
-    if can_pay():
-        raise PaidOnline
     now, given = timezone.now(), {"order": order, "amount": order.total}
     given |= {"status": Status.APPROVED, "created_at": now, "answer_by": now, "closed_at": now}
     payment, fields = Payment(**given), Payment._meta.concrete_fields

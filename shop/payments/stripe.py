@@ -15,9 +15,9 @@ import stripe
 from django.conf import settings
 from django.utils.translation import gettext as _
 
+from inventory.money import minor_units
 from shop.errors import BadInput, Forgery, NotFound, Overloaded
 from shop.models import Payment
-from shop.money import minor_units
 from shop.payments.providers import Provider, ProviderRefusal, ProviderUnavailable, Report, State
 
 logger = logging.getLogger("shop")

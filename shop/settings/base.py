@@ -282,6 +282,7 @@ LOGOUT_REDIRECT_URL = "home"
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
+FORMAT_MODULE_PATH = "shop.formats"
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
 SHOP_NAME = env.str("SHOP_NAME", default="") or _("Flash Sale")
 SHOP_FOOTER = env.str("SHOP_FOOTER", default="")
@@ -309,10 +310,9 @@ SEED_PASSWORD = env.str("SEED_PASSWORD", default=DEMO_PASSWORD)
 PROXY_HOPS = env.int("PROXY_HOPS", default=0)
 """Number of own proxies, each of which appends to X-Forwarded-For; 0 ignores that header."""
 
-MEDIA_URL = "media/"
+MEDIA_URL, STATIC_URL = "media/", "static/"
 MEDIA_ROOT = env.str("MEDIA_ROOT", default=str(VAR / "media"))
 """Directory of the photos of products, which all web processes share."""
-STATIC_URL = "static/"
 STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
@@ -353,7 +353,7 @@ check tests its age. Empty disables it."""
 PAY_WITHIN_SECONDS = env.int("PAY_WITHIN_SECONDS", default=900)
 """Seconds for which a pending order keeps its units."""
 CURRENCY = env.str("CURRENCY", default="CNY")
-"""ISO code of the currency of all prices, one of `shop.money.SIGNS`."""
+"""ISO code of the currency of all prices, one of `inventory.money.SIGNS`."""
 PAYMENT_TIMEOUT_SECONDS = env.int("PAYMENT_TIMEOUT_SECONDS", default=600)
 """Seconds after which the provider is asked about a payment, which then ends."""
 PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="")

@@ -12,9 +12,9 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
+from inventory.money import SIGNS
 from locking.backends.redis.addresses import url_problem
 from locking.backends.redis.server_check import server_problem
-from shop.money import SIGNS
 from shop.settings.base import DEMO_PASSWORD, DEMO_SECRET
 
 MIN_SECRET = 32

@@ -18,6 +18,8 @@ from shop.settings.base import (
 WAITING_ROOM = env.bool("WAITING_ROOM", default=True)
 if WAITING_ROOM:
     install_waiting_room()
+    fill = {"task": "waiting_room.tasks.fill", "schedule": 10.0, "args": ["backpack", 12]}
+    CELERY_BEAT_SCHEDULE["fill"] = fill
 INSTALLED_APPS = ["loadtest", *INSTALLED_APPS]
 if find_spec("verification"):
     INSTALLED_APPS.append("verification")

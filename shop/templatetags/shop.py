@@ -10,8 +10,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from inventory.money import with_sign
 from shop.models import Sale
-from shop.money import with_sign
 from shop.platform.shared_pages import fragment
 from shop.sales.guards import guard_title
 

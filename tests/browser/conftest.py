@@ -24,7 +24,7 @@ from shop.wsgi import application
 from tests.shop.making import put_in_force
 from tests.shop.purchases import buy
 
-expect.set_options(timeout=20_000)  # as many processes as there are may be at work
+expect.set_options(timeout=45_000)  # as many processes as there are may be at work
 SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 TOO_SMALL = """[
@@ -99,7 +99,7 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
 
     def window(name: str = "", **options: object) -> Page:
         context = chromium.new_context(base_url=live_server.url, **options)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(45_000)
         contexts.append(context)
         if name:
             client = Client()

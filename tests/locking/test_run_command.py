@@ -96,17 +96,19 @@ def test_first_migrations_of_several_machines_run_one_at_a_time(empty, start, tm
 
 
 def test_first_migrations_without_the_lock_fail(postgresql) -> None:
-    """The control: two create the same table, unless one is done before the other begins."""
-    for attempt in range(5):
-        settings = {"DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
-        env = os.environ | settings | {"DATABASE_URL": create(postgresql, f"bare_{attempt}")}
+    """The control: both find no table, and create the same one as soon as they may."""
+    url = create(postgresql, "bare")
+    env = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.locking.settings", "DATABASE_URL": url}
+    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as server:
+        other.execute("CREATE TABLE django_migrations ()")  # not committed: both wait for it
         racing = [
             subprocess.Popen(MIGRATE, env=env, cwd=ROOT, stderr=subprocess.DEVNULL)
-            for _ in range(PROCESSES)
+            for _ in range(2)
         ]
-        if sum(one.wait() != 0 for one in racing):
-            return
-    pytest.fail("they did not meet")
+        waiting = "SELECT COUNT(*) = 2 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: server.execute(waiting).fetchone() == (True,), "both waiting", 60)
+        other.rollback()
+        assert sorted(one.wait() != 0 for one in racing) == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,6 @@ def test_ledger_stays_consistent_after_any_change(amy, sale):
     assert Order.objects.count() == 3
 
 
-def test_restock_needs_a_number_of_units(amy, sale):
-    for units, left in (("5", 11), ("0", 11), ("-1", 11), ("x", 11), ("9" * 30, 11), ("", 11)):
-        act(amy, "restock", sale, units=units)
-        assert fresh(sale).stock.quantity == left
-    assert audit_sale(sale=sale).ok
-
-
 def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
     """A page "Please try again" would lead staff to add the units twice."""
     other = a_sale()
@@ -113,7 +106,7 @@ def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
     with patch("shop.admin.sales.restock_sale", without_reply):
         said = messages(amy.post("/admin/shop/sale/", sent))
     assert f"{sale.slug}): stock added." in said
-    assert f"{other.slug}): no reply. Check the stock before you try again." in said
+    assert f"{other.slug}): no reply. Check what was done before you try again." in said
 
 
 def test_open_now_opens_an_upcoming_sale_only(amy):

@@ -8,7 +8,8 @@ from django.test.utils import CaptureQueriesContext
 from locking.admin import base
 from locking.models import JobRun
 from shop.models import Order, User
-from tests.shop.making import a_customer, a_sale
+from shop.orders.addresses import save_address
+from tests.shop.making import ADDRESS, a_customer, a_sale
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -45,6 +46,18 @@ def test_search_finds_whole_values_first_and_then_beginnings(amy, orders) -> Non
         assert listed(amy, "shop/order", q=text) == found, text
     assert [user.username for user in listed(amy, "shop/user", q="wang")] == ["wang"]
     assert listed(amy, "shop/rejectedreservation", q="no number") == []
+
+
+def test_newest_order_comes_first_and_its_page_names_each_time(amy, orders) -> None:
+    oldest = orders[0]  # by its number, the newest
+    Order.objects.filter(pk=oldest.pk).update(created_at="2026-01-01T00:00Z")
+    assert listed(amy, "shop/order") == [*orders[1:], oldest]
+    page = f"/admin/shop/order/{oldest.pk}/change/"
+    assert "Waiting for payment, until 20" in amy.get(page).text
+    assert "2026-01-01 08:00:00" in amy.get(page).text
+    assert "Delivery address" not in amy.get(page).text
+    save_address(order=oldest, lines=ADDRESS)
+    assert ADDRESS["street"] in amy.get(page).text
 
 
 def test_list_counts_and_pages_through_a_limited_number_of_rows(amy, orders, monkeypatch) -> None:

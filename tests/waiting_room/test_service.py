@@ -61,6 +61,18 @@ def test_people_are_admitted_although_no_one_looks() -> None:
     until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
 
 
+def test_simulated_customers_fill_the_room_of_the_demo() -> None:
+    room = a_room(opens_in=600, inlet=60_000)
+    tasks.fill(room.sale.slug, 3)
+    tasks.fill(room.sale.slug, 3)
+    assert status(room).waiting == 3
+    open_now(room.sale)
+    until(lambda: status(room).waiting == 0, "their turns")
+    tasks.fill(room.sale.slug, 3)
+    assert status(room).joined == 6
+    tasks.fill("missing", 3)
+
+
 def test_status_follows_the_stock() -> None:
     room = a_room(stock=1)
     assert (status(room).state, status(room).left) == ("open", 1)

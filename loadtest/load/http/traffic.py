@@ -5,16 +5,14 @@ They come over HTTP, as from browsers: two thirds of the buyers get a unit, the 
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import timedelta
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from django.utils import timezone
 
 from loadtest.load.http.buyers import remove_accounts, requests, sign_in, sign_out
 from loadtest.load.http.client import send_requests
 from loadtest.load.sale import open_sale, remove_sale
-from locking import LockTimeout, locks
 from shop.models import Sale
 
 SECONDS = 30
@@ -27,12 +25,8 @@ LONGEST = 120
 
 
 def send_traffic(url: str) -> None:
-    """Send it to the shop at `url`, unless another worker is sending."""
-    with suppress(LockTimeout), locks["redis"].lock("lab:traffic", timeout=0):
-        _send(urlsplit(url))
-
-
-def _send(address: SplitResult) -> None:
+    """Send it to the shop at `url`."""
+    address = urlsplit(url)
     name, length = f"lab-traffic-{time.time_ns():x}", timedelta(seconds=LONGEST)
     sale = open_sale(name, STOCK, product="lab-traffic", open_for=length, is_listed=False)
     buyers = sign_in(BUYERS, "lab-traffic")

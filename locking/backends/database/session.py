@@ -127,8 +127,9 @@ class SQLiteSession(Session):
     def __init__(self, raw: Any, errors: type[Exception]) -> None:
         super().__init__(raw, errors)
         raw.isolation_level = None
-        # Called after the wait for the file, where a value would be behind the clock.
-        raw.create_function("now_us", 0, lambda: time.time_ns() // 1000)
+        # Called after the wait for the file, where a value would be behind the clock. In no Python
+        # code: there SQLite turns what a signal handler raises into an error of the database.
+        raw.create_function("now_ns", 0, time.time_ns)
         # Only a crash of the machine can then undo a commit, and it ends all holders too.
         raw.execute("PRAGMA synchronous = NORMAL")
 

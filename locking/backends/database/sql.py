@@ -28,37 +28,38 @@ def digest(text: str) -> str:
 
 
 class SQLite:
-    """Waiters poll. `now_us` reads the machine's clock: SQLite would round it to milliseconds."""
+    """Waiters poll. `now_ns` reads the machine's clock: SQLite would round it to milliseconds."""
 
-    take = """UPDATE locking_lockrow SET token = MAX(token + 1, now_us()), owner = %(owner)s,
-        ttl = %(ttl)s, lock_count = 1, expires_at = now_us() + %(ttl)s, waiter_until = 0
-        WHERE digest = %(key)s AND expires_at <= now_us()
-        AND (waiter_until <= now_us() OR waiter = %(owner)s) RETURNING token"""
+    take = """UPDATE locking_lockrow SET token = MAX(token + 1, now_ns() / 1000), owner = %(owner)s,
+        ttl = %(ttl)s, lock_count = 1, expires_at = now_ns() / 1000 + %(ttl)s, waiter_until = 0
+        WHERE digest = %(key)s AND expires_at <= now_ns() / 1000
+        AND (waiter_until <= now_ns() / 1000 OR waiter = %(owner)s) RETURNING token"""
     create = """INSERT INTO locking_lockrow
         (digest, name, owner, ttl, lock_count, token, expires_at, waiter, waiter_until)
-        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, now_us(), now_us() + %(ttl)s, '', 0)
-        ON CONFLICT DO NOTHING RETURNING token"""
-    take_over = """UPDATE locking_lockrow SET token = MAX(token + 1, now_us()), owner = %(owner)s,
-        ttl = %(ttl)s, lock_count = 1, expires_at = now_us() + %(ttl)s
+        VALUES (%(key)s, %(name)s, %(owner)s, %(ttl)s, 1, now_ns() / 1000,
+        now_ns() / 1000 + %(ttl)s, '', 0) ON CONFLICT DO NOTHING RETURNING token"""
+    take_over = """UPDATE locking_lockrow SET token = MAX(token + 1, now_ns() / 1000),
+        owner = %(owner)s, ttl = %(ttl)s, lock_count = 1, expires_at = now_ns() / 1000 + %(ttl)s
         WHERE digest = %(key)s AND owner = %(sender)s AND token = %(token)s AND lock_count = 0
-        AND expires_at > now_us() RETURNING token"""
+        AND expires_at > now_ns() / 1000 RETURNING token"""
     free = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
-    extend = """UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = now_us() + %(ttl)s
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_ns() / 1000"""
+    extend = """UPDATE locking_lockrow SET ttl = %(ttl)s, expires_at = now_ns() / 1000 + %(ttl)s
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_ns() / 1000"""
     set_depth = """UPDATE locking_lockrow SET lock_count = %(depth)s
-        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_us()"""
-    _columns = """SELECT name, owner, token, expires_at - now_us(), ttl, lock_count, waiter,
-        waiter_until - now_us() FROM locking_lockrow"""
+        WHERE digest = %(key)s AND owner = %(owner)s AND expires_at > now_ns() / 1000"""
+    _columns = """SELECT name, owner, token, expires_at - now_ns() / 1000, ttl, lock_count, waiter,
+        waiter_until - now_ns() / 1000 FROM locking_lockrow"""
     read = f"{_columns} WHERE digest = %(key)s"
-    inspect = f"{_columns} WHERE expires_at > now_us()"
-    repair = """UPDATE locking_lockrow SET expires_at = MIN(expires_at, now_us() + ttl),
+    inspect = f"{_columns} WHERE expires_at > now_ns() / 1000"
+    repair = """UPDATE locking_lockrow SET expires_at = MIN(expires_at, now_ns() / 1000 + ttl),
         waiter_until = 0 WHERE digest = %(key)s"""
-    reserve = """UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = now_us() + %(ttl)s
-        WHERE digest = %(key)s AND (waiter_until <= now_us() OR waiter = %(owner)s)"""
+    reserve = """UPDATE locking_lockrow SET waiter = %(waiter)s,
+        waiter_until = now_ns() / 1000 + %(ttl)s
+        WHERE digest = %(key)s AND (waiter_until <= now_ns() / 1000 OR waiter = %(owner)s)"""
     break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
-        token = token + 1 WHERE digest = %(key)s AND expires_at > now_us()"""
-    _is_idle = "expires_at < now_us() - %(ttl)s AND token < now_us() - %(ttl)s"
+        token = token + 1 WHERE digest = %(key)s AND expires_at > now_ns() / 1000"""
+    _is_idle = "expires_at < now_ns() / 1000 - %(ttl)s AND token < now_ns() / 1000 - %(ttl)s"
     idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
     delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
 

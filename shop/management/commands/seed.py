@@ -2,7 +2,7 @@
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
 8601 durations from now, `sold` is the number of units already bought, one by each guest. `room` is
-the mode of its waiting room, which admits `inlet` people a minute; `waiting` guests are in it.
+the mode of its waiting room, which admits `inlet` people a minute.
 """
 
 import csv
@@ -21,7 +21,7 @@ from inventory.import_csv import import_products
 from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
 from inventory.models import Product, StockMovement, WriteStrategy
-from shop.models import CustomerQuota, Order, Sale, User, digest
+from shop.models import CustomerQuota, Order, Payment, Sale, User, digest
 from shop.sales.queries import create_sale
 
 CATALOGUE = settings.BASE_DIR / "shop/catalogue.csv"
@@ -113,9 +113,8 @@ def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:
         fulfilment=row["fulfilment"],
     )
     if row["room"] and apps.is_installed("waiting_room"):
-        waiting = [guest.pk for guest in guests[: int(row["waiting"])]]
         apps.get_app_config("waiting_room").seed(  # type: ignore[attr-defined]
-            sale=sale, mode=row["room"], inlet=int(row["inlet"]), guests=waiting
+            sale=sale, mode=row["room"], inlet=int(row["inlet"])
         )
     if guests := guests[: int(row["sold"])]:
         _sell(sale, guests)
@@ -135,7 +134,6 @@ def _sell(sale: Sale, guests: list[User]) -> None:
             status=Order.Status.PAID,
             key=digest(f"seed:{sale.slug}"),
             pay_by=sale.opens_at,
-            closed_at=sale.opens_at,
         )
         for guest in guests
     ]
@@ -150,9 +148,13 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     placed_at: dict[str | None, datetime] = {}
     now = timezone.now()
     for n, order in enumerate(orders, 1):
-        order.created_at = placed_at[order.number] = min(now, sale.opens_at + n * PAUSE)
+        order.created_at = order.closed_at = min(now, sale.opens_at + n * PAUSE)
+        placed_at[order.number] = order.created_at
     lines = list(StockMovement.objects.filter(stock=sale.stock_id))
     for line in lines:
         line.created_at = placed_at.get(line.order_number, sale.opens_at)
-    Order.objects.bulk_update(orders, ["created_at"])
+    Order.objects.bulk_update(orders, ["created_at", "closed_at"])
+    paid = {"amount": sale.price, "status": Payment.Status.APPROVED}
+    payments = [Payment(order=one, answer_by=one.created_at, **paid) for one in orders]
+    Payment.objects.bulk_create(payments)  # without a provider's id: staff may refund them
     StockMovement.objects.bulk_update(lines, ["created_at"])

@@ -117,8 +117,8 @@ def test_where_the_control_holds_nothing_was_shown() -> None:
 @pytest.mark.parametrize(
     ("verdict", "expected", "said"),
     [
-        ("oversold", "oversold", "oversold, as expected"),
-        ("ok", "ok", "exact, as expected"),
+        ("oversold", "oversold", "oversold: reproduced"),
+        ("ok", "ok", "exact"),
         ("ok", None, "exact"),
         ("oversold", "ok", "oversold: unexpected"),
         ("undersold", "ok", "undersold: unexpected"),

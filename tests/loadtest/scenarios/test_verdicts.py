@@ -133,7 +133,7 @@ def test_scenario_writes_page_and_charts(
     page, name = tmp_path / "page.html", "release-before-commit"
     with translation.override("en"):
         call_command("lab", "scenario", name, "--html", str(page), "--svg", str(tmp_path))
-    assert f"{name}: as expected." in capsys.readouterr().out
+    assert f"{name}: reproduced." in capsys.readouterr().out
     html = page.read_text()
     assert html.count("<svg") == 2
     assert "class Player" in html

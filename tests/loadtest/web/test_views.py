@@ -195,14 +195,14 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert check_sum(control) in page
     assert page.count('class="source"') == 2
     for words in (
-        *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold, as expected"),
-        *("exact, as expected", "Faults injected into Redis + conditional:"),
+        *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold: reproduced"),
+        *('<span class="verdict ok">exact</span>', "Faults injected into Redis + conditional:"),
         *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
     ):
         assert words in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
     chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert "超卖，符合预期" in chinese
+    assert "超卖：已复现" in chinese
     assert ">强制终止 Redis</text>" in chinese
     assert ">已恢复</text>" in chinese
     assert re.search(r"<q>redis，进程 \d+ 已被 SIGKILL 终止</q>", chinese)

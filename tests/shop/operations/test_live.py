@@ -11,6 +11,7 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import locks
+from locking.models import LockPolicy
 from locking.names import ReservedName
 from shop.models import User
 from shop.operations import live
@@ -69,6 +70,9 @@ def test_only_policy_locks_can_be_stale(holder):
         holder(name, "redis")
     stale = {row.held.name: row.is_stale for row in get_live_state().rows}
     assert stale == {"build:home": False, "idempotency:x": False, "sale:1": True}
+    LockPolicy.objects.update(next_backend="redis")  # during a switch, both backends grant locks
+    live.invalidate()
+    assert not any(row.is_stale for row in get_live_state().rows)
 
 
 @seen_by_threads

@@ -15,9 +15,9 @@ from django.test import Client
 from django.utils import timezone
 from django.utils.translation import override
 
+from inventory.money import check_decimals, minor_units, with_sign
 from shop.errors import Overloaded
 from shop.models import Order, Payment, User
-from shop.money import check_decimals, minor_units, with_sign
 from shop.orders.service import cancel_order
 from shop.payments.providers import ProviderUnavailable, make_provider
 from shop.payments.service import (

@@ -1,6 +1,7 @@
 """The database backend on the shop's own database: SQLite, and MariaDB in the second pass."""
 
 import asyncio
+import signal
 import sys
 import threading
 import time
@@ -64,6 +65,33 @@ def test_statement_that_waited_for_the_file_cuts_no_lease(backend: DatabaseBacke
         LockRow.objects.update(expires_at=ends)
     repairing.result(20)
     assert LockRow.objects.get(name="n").expires_at == ends
+
+
+@pytest.mark.only("sqlite")
+def test_signal_during_a_statement_is_no_error_of_the_database(backend: DatabaseBackend) -> None:
+    """Ctrl-C and Celery's time limits raise in the middle of a statement, too."""
+
+    class Interrupted(BaseException):
+        """A signal came."""
+
+    def interrupt(*args: object) -> None:
+        raise Interrupted
+
+    def read(session: Any) -> None:
+        assert session.rows(session.sql.inspect), "it reads the clock for each row"
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+        while True:
+            session.rows(session.sql.inspect)
+
+    backend.acquire(claim("n", "me", ttl=600.0), 0)
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(300):
+            with pytest.raises(Interrupted):
+                backend.pool.call(read)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def test_sweep_deletes_expired_rows_only(backend: DatabaseBackend) -> None:

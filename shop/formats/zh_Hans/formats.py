@@ -1,0 +1,3 @@
+"""Simplified Chinese."""
+
+DATETIME_FORMAT = "Y-m-d H:i:s"
