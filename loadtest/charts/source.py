@@ -25,6 +25,7 @@ ACQUIRE: dict[str, Place] = {
     "zookeeper": (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
     "herd": (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
     "database": (f"{BACKENDS}/database/sql.py", 'take = f"""UPDATE locking_lockrow'),
+    "mysql_session": (f"{BACKENDS}/mysql_session.py", "attempt = f"),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "insert = f"),
     "setnx": (TEXTBOOK, "return bool(self._client.setnx("),
     "setnx_expire": (TEXTBOOK, "if not self._client.setnx("),
@@ -34,9 +35,10 @@ ACQUIRE: dict[str, Place] = {
 RELEASE: dict[str, Place] = {
     "none": (f"{BACKENDS}/none.py", "def release"),
     "process": (f"{BACKENDS}/process.py", "del self._owned[name]"),
-    "redis": (f"{BACKENDS}/lua/redis_release.lua", "redis.call('DEL', lock"),
-    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('PEXPIRE'"),
+    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
+    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('GET'"),
     "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
+    "mysql_session": (f"{BACKENDS}/mysql_session.py", "free = "),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "DELETE, name=name"),
     **dict.fromkeys(("setnx", "setnx_expire", "set_px"), (TEXTBOOK, "client.delete(self.prefix")),
     **dict.fromkeys(
@@ -46,11 +48,12 @@ RELEASE: dict[str, Place] = {
 """By alias, the line that releases it."""
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}
 """The recipes that scenarios run under the alias of the backend that repairs them, by guard."""
-WRITES: dict[str, Place] = {
-    "conditional": (STOCK, "SET quantity = quantity + %s, fence_epoch"),
-    "fenced": (STOCK, "SET quantity = %s, fence_epoch"),
-    "naive": (STOCK, "WRITE = "),
+WRITES = {
+    "conditional": ("SET quantity = quantity + %s, fence_epoch", "AND (fence_epoch < %s"),
+    "fenced": ("SET quantity = %s, fence_epoch", "WHERE id = %s AND fence_epoch = %s"),
+    "naive": ("WRITE = ", ""),
 }
+"""By write strategy, the line that writes, and the one for which the row rejects a fence."""
 
 
 class Line(NamedTuple):
@@ -74,6 +77,8 @@ class Excerpt:
     """By default, the excerpt is one line."""
     faulty: str = ""
     """A part of the line with the fault; by default, that is the first one."""
+    then: "Excerpt | None" = None
+    """More lines."""
 
     def _source(self) -> list[str]:
         return (Path(settings.BASE_DIR) / self.path).read_text().splitlines()
@@ -93,7 +98,8 @@ class Excerpt:
         source = self._source()
         start = _find(source, self.first)
         found = source[start : _find(source, self.last, start) + 1]
-        return inspect.cleandoc("\n".join(["", *found])).splitlines()
+        lines = inspect.cleandoc("\n".join(["", *found])).splitlines()
+        return [*lines, *self.then.lines()] if self.then else lines
 
 
 def _find(lines: list[str], part: str, start: int = 0) -> int:
@@ -122,7 +128,7 @@ class SourceLine(NamedTuple):
 
 
 ENDED = SourceLine("", "")
-"""After the end of a purchase or of its process."""
+"""After the end of a purchase or of its process, or when a buyer is told something."""
 
 
 def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | None:
@@ -138,15 +144,23 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _line(*RELEASE[store])
         case "step", _any if event.get("code"):
             return _line(*event["code"])
+        case "step", _any if "lane" not in event:
+            return ENDED
         case "renew", _any:
             return _line(LEASE, "= self.backend.extend(")
         case "lost", _any:
             return _line(LEASE, "            on_lost(self)")
         case "read", _any:
-            return _line(STOCK, "quantity, epoch, token = rows.get(")
-        case "write", _any:
+            claims = "fenced" in guard and "redlock" not in guard  # whose tokens claim no row
+            part = "fenced_update((fence" if claims else "quantity, epoch, token = rows.get("
+            return _line(STOCK, part)
+        case "write", kind:
             strategy = next((name for name in WRITES if name in guard), "naive")
-            return _line(*WRITES[strategy])
+            part = WRITES[strategy][kind == "fail"]
+            is_over = event.get("error") == "OutOfStock"
+            return _line(STOCK, "WHERE id = %s AND quantity >= %s" if is_over else part)
+        case "buy", "ok" if event.get("replayed"):
+            return _line("shop/purchase/place_order.py", "Placed(order=order, replayed=True")
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
             return _line(STOCK, 'reach("stock.read"')
         case ("fault", "start") | ("buy", ("ok" | "fail" | "unknown")):

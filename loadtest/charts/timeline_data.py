@@ -14,6 +14,7 @@ from loadtest.kernel.holds import Lease, holds, leases, overlaps
 SAME = SECOND // 500
 """Nanoseconds within which a wait or an overlap does not count."""
 WATCHDOG, WAITER = "watchdog of ", "waiter "
+NONE_LEFT = gettext_noop("no unit left")
 # Events are recorded in English; makemessages finds their texts here.
 _RECORDED = (
     *(gettext_noop("buyer A"), gettext_noop("buyer B"), gettext_noop("buyer C")),
@@ -22,7 +23,7 @@ _RECORDED = (
     *(gettext_noop("paused"), gettext_noop("GIL held"), gettext_noop("works")),
     *(gettext_noop("killed"), gettext_noop("down"), gettext_noop("clock jumps")),
     *(gettext_noop("replication cut"), gettext_noop("promoted")),
-    *(gettext_noop("force"), gettext_noop("drain")),
+    gettext_noop("force"),
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
     *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
@@ -50,7 +51,7 @@ class StockWrite(NamedTuple):
     is_lost: bool
     """True if the writer had read another quantity: its write does not count the other's sale."""
     rejected: str | None = None
-    """The tokens of row and writer if the row rejected it, "" if another write had changed it."""
+    """Why the row rejected it: the tokens of row and writer, NONE_LEFT, or "" if it had changed."""
 
     @property
     def is_bad(self) -> bool:
@@ -132,6 +133,8 @@ class TimelineData:
         self._is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
         self._last_read: dict[str, Event] = {}
         """How each actor read the stock row."""
+        self._claims: dict[str, str] = {}
+        """The short token with which each actor wants to write."""
         self._quantity = self._initial = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
         self._asked: dict[str, tuple[str, int]] = {}
@@ -161,6 +164,10 @@ class TimelineData:
         """Return "#1", "#2" ..., or nothing for a key without a fence."""
         return self._tokens.get(lease.fence[1], "") if lease.fence != (0, 0) else ""
 
+    def claim_of(self, read: Event) -> str:
+        """Return the short token that a reader has for its write, if the lock gave it one."""
+        return self._tokens.get(read.get("token", 0), "")
+
     def contradictions(self) -> list[str]:
         """Return what no store can have done, in sentences; see `judges.contradictions`."""
         return [str(one) for one in judges.contradictions(self.leases)]
@@ -183,11 +190,12 @@ class TimelineData:
                         self._mark(name, at, "no", gettext_noop("gives up"))
             case "lost", _ if event["owner"] in self._released:
                 self._mark(name, at, "no", gettext_noop("notices the lock is lost"))
-            case "read", "ok" if (quantity := event["quantity"]) is not None:
-                self._last_read[name] = event
-                if self._is_fenced and event.get("token") in self._tokens:
-                    quantity = f"{quantity} · {self._tokens[event['token']]}"
-                self._mark(name, at, "read", gettext_noop("reads %(value)s"), quantity)
+            case "read", "ok":
+                self._claims[name] = claim = self.claim_of(event)
+                if (quantity := event["quantity"]) is not None:
+                    self._last_read[name] = event
+                    shown = f"{quantity} · {claim}" if claim and self._is_fenced else quantity
+                    self._mark(name, at, "read", gettext_noop("reads %(value)s"), shown)
             case "write", "ok":
                 left = event.get("quantity")
                 label = "" if left is None else gettext_noop("writes %(value)s")
@@ -195,11 +203,12 @@ class TimelineData:
                 self._write(at, name, left)
             case "write", "fail":
                 self._mark(name, at, "bad", gettext_noop("rejected"))
-                claimed = {who: read.get("token") or 0 for who, read in self._last_read.items()}
-                offered, stored = claimed.get(name, 0), max(claimed.values(), default=0)
+                offered = self._claims.get(name, "")
+                stored = max(self._claims.values(), key=lambda one: int(one[1:] or 0), default="")
                 # A row without a newer token refuses because it has changed since it was read.
-                tokens = [self._tokens.get(token, "") for token in (stored, offered)]
-                self._write(at, name, None, " > ".join(tokens) if offered < stored else "")
+                why = f"{stored} > {offered}" if offered and offered != stored else ""
+                why = NONE_LEFT if event.get("error") == "OutOfStock" else why
+                self._write(at, name, None, why)
             case "buy", "fail" if event["error"] == "SoldOut":
                 self._mark(name, at, "no", gettext_noop("sold out"))
             case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):

@@ -121,8 +121,8 @@ def end_of(lease: Lease) -> str:
 def stock_text(write: StockWrite, *, is_last: bool = True) -> str:
     """Return what a write did to the row: "1 → 0", and why it is bad."""
     if write.rejected is not None:
-        tokens = write.rejected or _("row changed")
-        return _("%(tokens)s: rejected") % {"tokens": tokens}
+        why = _(write.rejected) if write.rejected else _("row changed")
+        return _("%(why)s: rejected") % {"why": why}
     change = "" if write.after is None else f"{write.before} → {write.after}"
     if write.sold > write.initial and is_last:
         count = _("%(sold)d of %(stock)d sold") % {"sold": write.sold, "stock": write.initial}

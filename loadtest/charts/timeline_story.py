@@ -9,28 +9,40 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from loadtest.charts.source import SourceLine, line_of
-from loadtest.charts.timeline_data import StockWrite, TimelineData, lane_title, read, translate
+from loadtest.charts.timeline_data import (
+    NONE_LEFT,
+    WATCHDOG,
+    StockWrite,
+    TimelineData,
+    lane_title,
+    read,
+    translate,
+)
 from loadtest.charts.timeline_storage import stock_text
 from loadtest.kernel.history import SECOND, Event
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
 
+UNAVAILABLE = gettext_noop("For %(who)s, the store of the lock is unavailable.")
 WORDS = {
     ("acquire", "invoke"): gettext_noop("%(who)s asks for the lock."),
     ("acquire", "ok"): gettext_noop("%(who)s is granted the lock."),
     ("acquire", "fail"): gettext_noop("%(who)s gives up waiting for the lock."),
-    ("acquire", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("acquire", "unknown"): UNAVAILABLE,
     ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
     ("release", "invoke"): gettext_noop("%(who)s releases the lock."),
     ("release", "fail"): gettext_noop("%(who)s learns from its release that it had lost the lock."),
-    ("release", "unknown"): gettext_noop("%(who)s gets no reply from the store."),
+    ("release", "unknown"): UNAVAILABLE,
     ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
     ("wake", ""): gettext_noop("%(who)s is woken."),
     ("buy", "ok"): gettext_noop("%(who)s has an order."),
+    ("buy", "replayed"): gettext_noop("The shop finds the order of the first form for %(who)s."),
     ("buy", "SoldOut"): gettext_noop("The shop tells %(who)s: sold out."),
     ("buy", "Overloaded"): gettext_noop("The shop tells %(who)s to try again."),
     ("buy", "ServiceUnavailable"): gettext_noop("The shop tells %(who)s to try again."),
     ("gone", ""): gettext_noop("The store no longer has the key of %(who)s."),
+    ("gone", "session"): gettext_noop("The connection of %(who)s ends, and with it the lock."),
+    ("gone", "masters"): gettext_noop("Three of the five masters do not have the key of %(who)s."),
     ("start", "paused"): gettext_noop("%(who)s is paused: all of its threads stop."),
     ("end", "paused"): gettext_noop("%(who)s continues where it stopped."),
     ("start", "GIL held"): gettext_noop(
@@ -45,9 +57,8 @@ WORDS = {
     ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
     ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
     ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
-    ("mark", "drain"): gettext_noop("Staff switch to another lock; the old one is drained first."),
-    ("mark", "database"): gettext_noop("The lock in the database is the active one."),
     ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
+    ("count", ""): gettext_noop("Final count: %(sold)s sold of %(stock)s."),
 }
 """By kind and type of an event, or for faults, marks and refusals by what happened."""
 UNLOCKED = {
@@ -84,13 +95,15 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
     found = list(_of_leases(data, "expired"))  # before the grant that was possible then
     for event in data.events:
         alias = aliases.get(event.get("owner", ""), "")
-        if text := _words(event, data, writes, alias):
-            who = lane_title(data.lane_of(event))
-            line = line_of(event, alias=alias, guard=guard)
+        if text := _words(event, data, writes, alias, guard):
+            who = lane_title(lane := data.lane_of(event))
+            # What a buyer learns from its release, the line of that release shows.
+            is_told = event["do"] == "lost" and not lane.startswith(WATCHDOG)
+            line = None if is_told else line_of(event, alias=alias, guard=guard)
             # A name that ends in a Chinese character is not followed by a space.
             text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
             write, stock = writes.get(event["t"]), ""
-            if event["do"] in ("read", "write"):
+            if event["do"] == "read" or (write and write.before is not None):
                 stock = stock_text(write) if write else str(event.get("quantity", ""))
             found.append(Sentence(event["t"] - data.begin, who, text, line, stock))
     return sorted([*found, *_of_leases(data, "stays")], key=lambda sentence: sentence.at)
@@ -107,7 +120,9 @@ def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
             yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
 
 
-def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], alias: str) -> str:
+def _words(
+    event: Event, data: TimelineData, writes: Mapping[int, StockWrite], alias: str, guard: str
+) -> str:
     """Return a sentence in which the fields of the event and `who` are to be filled in."""
     do, kind = event["do"], event.get("type", "")
     if alias == "none" and (do, kind) in UNLOCKED:
@@ -122,7 +137,12 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
                     token=tokens.pop()
                 )
         case "read", "ok" if event["quantity"] is not None:
+            if (claim := data.claim_of(event)) and "fenced" in guard:
+                text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
+                return text.format(token=claim)
             return _("%(who)s reads a stock of %(quantity)s.")
+        case "buy", "ok" if event.get("replayed"):
+            kind = "replayed"
         case "step", _type:
             what = f"{event['what']}|{event.get('value', '')}".removesuffix("|")
             text = _("%(who)s: %(what)s.") if "lane" in event else _("%(who)s %(what)s.")
@@ -145,9 +165,11 @@ def _words(event: Event, data: TimelineData, writes: Mapping[int, StockWrite], a
 
 
 def _of_write(write: StockWrite) -> str:
+    if write.rejected == NONE_LEFT:
+        return _("%(who)s writes. No unit is left, and the row rejects it.")
     if write.rejected:
         newer, older = write.rejected.split(" > ")
-        text = _("%(who)s writes with token {older}. The row has seen {newer} and rejects it.")
+        text = _("%(who)s writes with token {older}. The row carries {newer} and rejects it.")
         return text.format(older=older, newer=newer)
     if write.rejected is not None:
         return _("%(who)s writes. The row has changed since the read and rejects it.")

@@ -18,7 +18,7 @@ def shown(state: dict[str, Any]) -> View:
     view = {name: value for name, value in state.items() if name not in ("events", "token")}
     events, tokens = state["events"], short_tokens(state["events"])
     variant = LEVELS[state["level"]].variant(state["guarded"])
-    known = {"events": events, "has_fences": variant.alias == "redis"}
+    known = {"events": events, "guard": variant.strategy, "has_fences": variant.alias == "redis"}
     view["story"] = [one.text for one in story(known)]
     view["row_token"] = tokens.get(state["token"], "")
     if lock := view["lock"]:

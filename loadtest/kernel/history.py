@@ -25,6 +25,7 @@ the last two have an `error`. A killed process leaves an operation without an en
     pay, cancel  operation   order
     step         instant     lane, what, value, code: a step of a flash sale, for the timeline
     fault        start, end  what, lane; target: the actor that it killed, if any
+    count        instant     sold, stock: the units in the end
 """
 
 import itertools

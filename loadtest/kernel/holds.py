@@ -98,8 +98,8 @@ def holds(events: Sequence[Event]) -> list[Hold]:
             case "release", ("ok" | "fail") if mine:
                 mine.pop().freed = at
             case "fault", "start" if "target" in event:
-                for hold in by_actor.pop(event["target"], []):
-                    hold.killed = at
+                for hold in by_actor.get(event["target"], []):
+                    hold.killed = hold.killed or at
             case (("gone" | "deleted") as how, _):
                 for hold in by_actor.get(str(event.get("holder", event["lane"])), []):
                     hold.removed = hold.removed or (at, "lost" if how == "gone" else how)

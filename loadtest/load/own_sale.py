@@ -1,12 +1,13 @@
 """The requests of the textbook flash sales, served by the shop's own services."""
 
 import time
+from typing import ClassVar
 
 from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import until
 from inventory.money import minor_units
-from loadtest.recipes.flash_sale import PACE, RESERVED, RecordedSale
+from loadtest.recipes.flash_sale import PACE, RESERVED, Place, RecordedSale
 from locking.failpoints import reach
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, Payment
@@ -19,16 +20,24 @@ from shop.reservations import order_writer, store
 from shop.reservations.reserve import reserve
 from shop.sales.purchase_request import PurchaseRequest
 
+LUA = "shop/reservations/lua"
+STOCK, PAYMENTS = "inventory/stock.py", "shop/payments/service.py"
+
 
 class OwnSale(RecordedSale):
     """The shop: a queued sale in Redis, or a direct sale with payments."""
+
+    refusals: ClassVar[dict[str, Place]] = {
+        "limit": (f"{LUA}/reserve.lua", "return 'limit'"),
+        "sold_out": ("shop/models.py", "self.Phase.OPEN if self.left"),
+    }
 
     def left(self) -> int:
         """Return the units that the shop offers."""
         return (store.left(sale=self.sale) or 0) if self.sale.is_queued else self.sale.left
 
     def _show(self, lane: str, what: str, value: int, script: str, part: str) -> None:
-        self.step(lane, what, value, (f"shop/reservations/lua/{script}.lua", part))
+        self.step(lane, what, value, (f"{LUA}/{script}.lua", part))
 
     def buy(self, key: str = "1") -> str:
         """Buy as the sale page does; start the payment of a direct order."""
@@ -38,7 +47,7 @@ class OwnSale(RecordedSale):
         admit(wanted)
         if not self.sale.is_queued:
             order = place_order(wanted).order
-            self.show_orders()
+            self.show_orders((STOCK, "WHERE id = %s AND quantity >= %s"))
             payments.start_payment(order=order)
             return "order"
         reserve(wanted)
@@ -53,7 +62,7 @@ class OwnSale(RecordedSale):
         """Write a batch of orders."""
         time.sleep(PACE)
         order_writer.write(sale=self.sale)
-        self.show_orders()
+        self.show_orders(("shop/reservations/order_writer.py", "withdraw(lease, [sold]"))
         waiting = store.backlog(sale=self.sale)
         self._show("queue", gettext_noop("XDEL: %(value)s waiting"), waiting, "settle", "'XDEL'")
 
@@ -70,7 +79,7 @@ class OwnSale(RecordedSale):
     def end_payments(self) -> None:
         """End the payments at the provider as soon as their time is over."""
         ended = until(payments.time_out_payments, "the end of a payment")
-        code = "shop/payments/service.py", "provider().close(payment)"
+        code = PAYMENTS, "provider().close(payment)"
         self.step("database", gettext_noop("%(value)s payment ended"), ended, code)
 
     def pay(self) -> str:
@@ -82,12 +91,19 @@ class OwnSale(RecordedSale):
         payments.apply_report(
             report=Report(reference=reference, state=state, amount=amount, currency=currency)
         )
-        refunded = payments.refund_payments()
-        self.show_orders()
-        return "refunded" if refunded else "paid"
+        if refunded := payments.refund_payments():
+            code = PAYMENTS, "unpaid.update(status=Status.REFUNDING"
+            self.step("database", gettext_noop("%(value)s refunded"), refunded, code)
+            return "refunded"
+        self.show_orders(("shop/orders/service.py", "AND status = %s AND pay_by > %s"))
+        return "paid"
 
     def restock(self, shown: int, arrived: int) -> None:
         """Add the units that arrived."""
         restock_sale(sale=self.sale, quantity=arrived)
-        text = gettext_noop("added: %(value)s left")
+        self.sale.stock.refresh_from_db()
+        code = STOCK, "quantity + %s, fence_token = fence_token"
+        text = gettext_noop("UPDATE adds: %(value)s in stock")
+        self.step("database", text, self.sale.stock.quantity, code)
+        text = gettext_noop("script: %(value)s left")
         self._show("Redis", text, self.left(), "set_stock", "'stock', ARGV[1]")

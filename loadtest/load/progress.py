@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 CURVE_POINTS = 120
-NAMES = ("backend", "discipline", "repeat")
-SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks")
+NAMES, EXPLAINED = ("backend", "discipline", "repeat"), "lost_updates"
+SHOWN = (*NAMES, "stock", "sold", "oversold", "verdict", "why", "sold_at", "marks", EXPLAINED)
 """The figures of a finished run that the page shows while others are still running."""
 
 
@@ -60,6 +60,8 @@ class LoadProgress:
     def _finish(self, run: dict[str, Any]) -> None:
         """Keep the figures of a run, and its curve if it is the worst run of its guard so far."""
         self.run, row = None, {name: run[name] for name in SHOWN}
+        if any(other[EXPLAINED] for other in self.over):
+            row[EXPLAINED] = None  # the page explains the first one
         for other in self.over:
             if other["sold_at"] and all(other[name] == row[name] for name in NAMES[:2]):
                 (row if other["oversold"] >= row["oversold"] else other)["sold_at"] = []

@@ -112,14 +112,11 @@ class ShopWorker(WorkerProcess):
         return reply
 
 
-def add_database(alias: str, entry: dict[str, Any]) -> bool:
-    """Add an entry to DATABASES of a running process; return False if it exists."""
-    is_new = alias not in connections.settings
-    if is_new:
-        connections.settings.update(
-            connections.configure_settings({**connections.settings, alias: entry})
-        )
-    return is_new
+def add_database(alias: str, entry: dict[str, Any]) -> None:
+    """Add an entry to DATABASES of a running process, unless it exists."""
+    if alias not in connections.settings:
+        known = {**connections.settings, alias: entry}
+        connections.settings.update(connections.configure_settings(known))
 
 
 class ShopCommands:
@@ -227,12 +224,13 @@ class ShopCommands:
         """Call a method of the class that serves a flash sale, and return what it told the user."""
         assert self.recorder is not None
         policy.invalidate()
+        served = resolve_name(served_by)(self.recorder, sale, user)
         try:
-            told = getattr(resolve_name(served_by)(self.recorder, sale, user), name)(**fields)
+            told = getattr(served, name)(**fields)
         except ShopError as error:
             told = error.code
         if told in ANSWERS:
-            self.recorder.note("step", what=ANSWERS[told])
+            self.recorder.note("step", what=ANSWERS[told], code=served.refusals.get(told, ()))
         return {"told": told}
 
     def inject(self, fault: ProcessFault) -> None:
@@ -243,4 +241,3 @@ class ShopCommands:
         self.recorder.note("fault", "start", what=DESCRIPTIONS[fault], lane=actor, **target)
         send_to_parent({"fault": fault})
         inject_into_self(fault)
-        self.recorder.note("fault", "end", what=DESCRIPTIONS[fault], lane=actor)

@@ -114,7 +114,7 @@ def not_run(plan: Plan, why: str) -> dict[str, Any]:
         "stock": plan.stock,
         **dict.fromkeys(("attempts", "sold", "oversold", "undersold", "orders_per_second"), 0),
         "wait_ms": dict.fromkeys(("p50", "p95", "p99"), 0.0),
-        **{"answers": {}, "sold_at": [], "marks": [], "faults": []},
+        **{"answers": {}, "sold_at": [], "marks": [], "faults": [], "lost_updates": None},
         "checked": {"breaches": [], "facts": {}},
         **{"expected": None, "verdict": "not-run", "why": why},
     }

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.utils import timezone
@@ -31,6 +31,9 @@ RESERVED, POPPED = "flash_sale.reserved", "flash_sale.popped"
 """Fail points: after a unit was taken in Redis; after a message was taken from the queue."""
 LANES = {"stock": "Redis", "queue": gettext_noop("queue"), "flag": gettext_noop("sold-out flag")}
 """The lane of each key."""
+HERE = "loadtest/recipes/flash_sale.py"
+Place = Sequence[str]
+"""A file, and a part of one of its lines."""
 
 
 @cache
@@ -41,21 +44,24 @@ def _client() -> Any:  # redis-py has no type for `execute_command`
 class RecordedSale:
     """A sale as one of its actors uses it; each step is recorded in the lane of a store."""
 
+    refusals: ClassVar[dict[str, Place]] = {}
+    """The line that refuses a buyer, by what the buyer is told."""
+
     def __init__(self, recorder: Recorder, sale: int, user: int) -> None:
         self.recorder, self.user = recorder, user
         self.sale = Sale.objects.select_related("stock", "product").get(pk=sale)
         self.orders = Order.objects.filter(sale=self.sale)
 
-    def step(self, lane: str, what: str, value: object, code: Sequence[str] = ()) -> None:
-        """Record a step; `what` may show the value, `code` is a file and a part of its line."""
+    def step(self, lane: str, what: str, value: object, code: Place = ()) -> None:
+        """Record a step; `what` may show the value, and `code` is the line that takes it."""
         self.recorder.note("step", lane=lane, what=what, value=value, code=code)
 
-    def show_orders(self) -> None:
-        """Record how many orders hold a unit."""
+    def show_orders(self, code: Place = ()) -> None:
+        """Record how many orders hold a unit after a line."""
         found = [*self.orders.filter(status__in=Order.LIVE).values_list("status", flat=True)]
         is_paid = found and Order.Status.PENDING not in found
         what = gettext_noop("%(value)s sold") if is_paid else gettext_noop("%(value)s held")
-        self.step("database", what, len(found))
+        self.step("database", what, len(found), code)
 
 
 class Textbook(RecordedSale):
@@ -69,8 +75,7 @@ class Textbook(RecordedSale):
         reply = _client().execute_command(command, start + key, *args)
         what = " ".join([command, *map(str, args), "→ %(value)s"])
         told = gettext_noop("empty") if reply is None else "OK" if reply is True else reply
-        code = "loadtest/recipes/flash_sale.py", f'redis("{command}", "{key}"'
-        self.step(LANES[key], what, told, code)
+        self.step(LANES[key], what, told, (HERE, f'redis("{command}", "{key}"'))
         return reply
 
     def left(self) -> int:
@@ -91,7 +96,7 @@ class Textbook(RecordedSale):
         fields = {"customer_id": user or self.user, "key": str(time.monotonic_ns())}
         fields |= {"status": status, "quantity": 1, "unit_price": self.sale.price, "pay_by": pay_by}
         self.orders.create(sale=self.sale, **fields)
-        self.show_orders()
+        self.show_orders((HERE, "self.orders.create("))
         return "order"
 
     def buy(self, key: str = "1") -> str:
@@ -102,7 +107,8 @@ class Textbook(RecordedSale):
         """Expire the unpaid orders whose time is over, and give their units back."""
         due = self.orders.filter(status=Order.Status.PENDING, pay_by__lte=timezone.now())
         units = due.update(status=Order.Status.EXPIRED)
-        self.step("database", gettext_noop("%(value)s expired"), units)
+        code = HERE, "due.update(status=Order"
+        self.step("database", gettext_noop("%(value)s expired"), units, code)
         self.redis("INCRBY", "stock", units)
 
 
@@ -116,6 +122,8 @@ class CheckedLate(Textbook):
         if self.orders.filter(customer=self.user).exists():
             return "limit"
         return self.order()
+
+    refusals: ClassVar[dict[str, Place]] = {"limit": (HERE, 'return "limit"')}
 
 
 class TwoCommands(Textbook):
@@ -158,7 +166,7 @@ class BookedBlindly(Textbook):
         order = self.orders.get(customer=self.user)
         order.status = Order.Status.PAID
         order.save()
-        self.show_orders()
+        self.show_orders((HERE, "order.status = Order.Status.PAID"))
         return "paid"
 
 

@@ -29,7 +29,6 @@ class MySQLRowRecipe(DatabaseLocks[Session]):
         summary="L3, a recipe with known flaws: no waiting, not reentrant, never expires.",
         exclusion="machines",
         reentrant=False,
-        lists_holders=True,
     )
 
     def __init__(self, alias: str, **settings: Any) -> None:
@@ -60,12 +59,8 @@ class MySQLRowRecipe(DatabaseLocks[Session]):
         return math.inf
 
     def inspect(self) -> list[Held]:
-        """Return all rows, including those of crashed holders."""
-        self.probe()
-        rows = self.pool.call(
-            lambda session: session.rows("SELECT resource_name, owner FROM recipe_lock")
-        )
-        return [Held(name=name, owner=owner) for name, owner in rows]
+        """Return no rows: nothing tells those of crashed holders apart."""
+        return []
 
     def probe(self) -> None:
         """Write to the table."""

@@ -17,10 +17,9 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from locking.backends.base import Backend
 from locking.backends.zookeeper.backend import EPHEMERAL, ZooKeeperBackend
 from locking.backends.zookeeper.session import INTERRUPTED, Session
-from locking.claims import Capabilities, Claim, Grant, Held
+from locking.claims import Capabilities, Claim, Grant
 
 
 class ZooKeeperHerdBackend(ZooKeeperBackend):
@@ -65,14 +64,3 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
                 if time.monotonic() > end + self._connect_timeout:
                     raise
                 session.wait_up(timeout)
-
-    def inspect(self) -> list[Held]:
-        """Return the locks of this process."""
-        granted = {} if self.session is None else self.session.granted
-        return [
-            Held(name=claim.name, owner=claim.owner, token=claim.token)
-            for claim in list(granted.values())
-        ]
-
-    break_lock = Backend.break_lock
-    """Not supported: the holder would then delete its successor's node, which has the same path."""

@@ -13,8 +13,10 @@ REDIS_RECIPES = "loadtest/recipes/redis_textbook.py"
 STOCK, REDIS_SCRIPTS = "inventory/stock.py", "locking/backends/lua"
 SET_NX_PX = Excerpt(REDIS_RECIPES, "self._client.set(key")
 NAIVE_WRITE = Excerpt(STOCK, "WRITE = ")
+WRITE_CLAIMED = Excerpt(STOCK, "WRITE_CLAIMED = ", "WHERE id")
 ONE_PROCESS = Excerpt("locking/backends/process.py", "owned = self._owned.get", "return Grant")
-REDIS_TAKE = Excerpt(f"{REDIS_SCRIPTS}/redis_take.lua", "if not state[1]", "grant(caller")
+REDIS_TAKE = Excerpt(f"{REDIS_SCRIPTS}/redis_take.lua", "local state", "grant(caller")
+WORKER = "loadtest/load/shop_worker.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,8 @@ LOCKS = (
     Step(
         name="lease",
         title=_("The work outlasts the lease"),
-        notice=_("The lease ends before the write, and two buyers hold the lock."),
-        broken=SET_NX_PX,
+        notice=_("The lease ends before the write, and both buyers think they hold the lock."),
+        broken=Excerpt(WORKER, "early or not renew", "renewer.remove", "renewer.remove"),
         repaired=Excerpt("locking/lease/lease.py", "ttl = None", "self.claim.deadline"),
         scenarios=("work-outlasts-lease",),
     ),
@@ -92,7 +94,7 @@ LOCKS = (
         title=_("A paused holder"),
         notice=_("Both believe that they hold the lock. Only the stock row can decide."),
         broken=NAIVE_WRITE,
-        repaired=Excerpt(STOCK, "WRITE_CLAIMED = ", "WHERE id"),
+        repaired=Excerpt(STOCK, "is_claimed = ", "raise StaleFence", then=WRITE_CLAIMED),
         scenarios=("holder-paused", "gil-held"),
     ),
     Step(
@@ -113,12 +115,12 @@ LOCKS = (
         repaired=Excerpt(
             "locking/backends/redlock/quorum.py", "if restart_delay", "self.votes_from"
         ),
-        scenarios=("redlock-clock-jump", "redlock-amnesia"),
+        scenarios=("redlock-amnesia", "redlock-clock-jump"),
     ),
     Step(
         name="zookeeper",
         title=_("ZooKeeper: herd or queue"),
-        notice=_("Count the requests. The lock is correct in both recordings."),
+        notice=_("Count the requests. The lock is correct in every recording."),
         broken=Excerpt(
             "loadtest/recipes/zookeeper_herd.py",
             "except NodeExistsError",
@@ -145,8 +147,8 @@ LOCKS = (
         title=_("Released before the commit"),
         notice=_("The lock was never held twice, and one unit was sold twice."),
         broken=Excerpt(
-            "loadtest/load/shop_worker.py",
-            "if lease is not None and early",
+            WORKER,
+            "if lease is not None and early:",
             "lease.backend.release",
             "lease.backend.release",
         ),
@@ -166,7 +168,7 @@ LOCKS = (
     Step(
         name="shop",
         title=_("What this shop does"),
-        notice=_("The forced switch oversells under naive. The drained one does not."),
+        notice=_("Naive sells the unit twice. Under conditional, the row rejects buyer A."),
         broken=NAIVE_WRITE,
         repaired=Excerpt(STOCK, "CHANGE = ", "COALESCE(%s, fence_token))"),
         scenarios=("switch-under-load",),

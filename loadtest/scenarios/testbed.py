@@ -11,7 +11,6 @@ from typing import Any
 
 import environ
 from django.conf import settings
-from django.db import connections
 
 from devservers import Redis, start_all, stop_all
 from devservers.faults.injectors import Fault
@@ -23,7 +22,7 @@ from loadtest.kernel.topology import Stores
 from loadtest.load.sale import open_sale
 from loadtest.load.shop_worker import ShopWorker, add_database
 from locking import locks, policy
-from locking.models import LockPolicy, LockRow
+from locking.models import LockPolicy
 from shop.models import Sale, User
 
 TTL = 1.0
@@ -96,12 +95,9 @@ class Testbed:
         self.use(strategy, "redlock", REDLOCK, LOCATION=urls, **conf)
 
     def add_database(self) -> str:
-        """Add MariaDB, with the lock table, to DATABASES beside the shop's; return its alias."""
-        entry = environ.Env.db_url_config(self.stores.mariadb.url)
-        self._databases["beside"] = entry
-        if add_database("beside", entry):
-            with connections["beside"].schema_editor() as editor:
-                editor.create_model(LockRow)
+        """Add MariaDB to DATABASES beside the shop's; return its alias."""
+        self._databases["beside"] = environ.Env.db_url_config(self.stores.mariadb.url)
+        add_database("beside", self._databases["beside"])
         return "beside"
 
     def open_sale(self, stock: int = 1, **options: Any) -> Sale:
@@ -145,6 +141,8 @@ class Testbed:
 
     def finish(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return events, seconds and facts: its own, and the overlaps of its holders."""
+        if "sold" in own:
+            self.note("count", sold=own["sold"], stock=own["stock"])
         events = [e for e in history(self.folder) if not (self.hides_stock and _of_stock(e))]
         found = facts(Run(events))
         names = ("overlaps", "overlap_seconds", "lease_overlaps")

@@ -4,23 +4,19 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.translation import gettext_noop
 
 from devservers.programs import installed
 from loadtest.charts import timeline
 from loadtest.charts.source import diff
 from loadtest.game.levels import LEVELS
-from loadtest.load.plan import BACKENDS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.scenario import FAULT_TITLES, Scenario
+from loadtest.scenarios.scenario import FAULT_TITLES
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
 
-NO_LOCK, RECIPE = gettext_noop("no lock"), gettext_noop("textbook recipe")
-SHOP = gettext_noop("shop")
 PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 
 
@@ -83,32 +79,10 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
-    """Show a row for each scenario and a column for each guard; each mark links a recording."""
-    order, faults = (NO_LOCK, RECIPE, SHOP, *BACKENDS), [*FAULT_TITLES]
-    found: dict[Scenario, dict[str, list[dict[str, Any]]]] = {}
-    for scenario in sorted(SCENARIOS.values(), key=lambda one: faults.index(one.fault)):
-        for one in recording(scenario.name)["halves"]:
-            cell = found.setdefault(scenario, {}).setdefault(guard_of(one["guard"]), [])
-            cell.append({**one, "half": export.half(one), "words": guard_words(one["guard"])})
-    guards = sorted(
-        {guard for row in found.values() for guard in row},
-        key=lambda guard: (order.index(guard.split(" + ")[0]), guard),
-    )
-    rows = [
-        (one, step_of(one.name), FAULT_TITLES[one.fault], [row.get(guard, ()) for guard in guards])
-        for one, row in found.items()
-    ]
-    return render(
-        request, "learn/grid.html", {"guards": [guard_words(one) for one in guards], "rows": rows}
-    )
-
-
-def guard_of(text: str) -> str:
-    """Return the lock of a variant's guard, and the fence if there is one."""
-    lock, _plus, strategy = text.split(",")[0].partition(" + ")
-    alias = lock.split()[0]
-    if lock == SHOP:
-        return SHOP
-    if alias not in BACKENDS:
-        return NO_LOCK if strategy else RECIPE
-    return f"{alias} + {strategy}" if strategy == "fenced" else alias
+    """Show a row for each scenario: the guard that breaks and the one that holds, with links."""
+    faults, rows = [*FAULT_TITLES], []
+    for one in sorted(SCENARIOS.values(), key=lambda one: faults.index(one.fault)):
+        found = recording(one.name)["halves"]
+        halves = [(export.half(variant), guard_words(variant["guard"])) for variant in found]
+        rows.append((one, step_of(one.name), FAULT_TITLES[one.fault], halves))
+    return render(request, "learn/grid.html", {"rows": rows})

@@ -46,7 +46,8 @@ def context(run: LabRun) -> dict[str, Any]:
     ready = ",".join(name for name, _button, is_ready in buttons if is_ready)
     several = run.plan["disciplines"] != ["naive"]
     so_far = report.sentence(over, several=several) if over else ""
-    found = {"so_far": so_far, "oversold": "", "buttons": buttons, "ready": ready}
+    why = next((report.explain(one) for one in drawn if one.get("lost_updates")), "")
+    found = {"so_far": so_far, "why": why, "oversold": "", "buttons": buttons, "ready": ready}
     if now is None:
         return {**found, "starting": starting(run)}
     # The curve of a guard is that of its run under way, or else of its worst run.

@@ -110,7 +110,7 @@ def _serve_all(
         "times in all, and the server got %(b_requests)d requests.\n"
         "In a queue, each of the %(r_waiters)d watched its predecessor: %(r_wakes)d wake-ups and "
         "%(r_requests)d requests.\n"
-        "That is %(b_each).1f wake-ups per grant in the herd and %(r_each).1f in the queue."
+        "That is %(b_each).1f wake-ups per waiter in the herd and %(r_each).1f in the queue."
     ),
     repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
     immune=_(
@@ -146,9 +146,9 @@ def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
     broken=gettext_noop("SET NX PX, polled"),
     repaired="redis",
     story=_(
-        "While the lock was held for %(b_held).1f s, %(b_waiters)d polling waiters sent "
-        "%(b_commands)d commands.\n"
-        "Waiters that were woken on release sent %(r_commands)d for the same wait.\n"
+        "A holder had the lock for %(b_held).1f s, then %(b_waiters)d polling waiters had it. "
+        "Together they sent %(b_commands)d commands.\n"
+        "Waiters that were woken on release sent %(r_commands)d, together with the holder.\n"
         "That is %(b_each).1f commands per waiter with polling and %(r_each).1f without."
     ),
     repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),

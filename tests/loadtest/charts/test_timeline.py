@@ -70,7 +70,7 @@ def test_rejected_write_shows_both_tokens() -> None:
     assert {"reads 1 · #1", "reads 1 · #2", "#2 > #1: rejected"} <= {*texts(timeline.draw(variant))}
     assert {
         "1.100 s Buyer B is granted the lock, with token #2.",
-        "2.300 s Buyer A writes with token #1. The row has seen #2 and rejects it.",
+        "2.300 s Buyer A writes with token #1. The row carries #2 and rejects it.",
     } <= {*told(variant)}
     assert [lease[-1] for lease in leases(variant)] == ["#1", "#2"]
     assert [lease[-1] for lease in leases(paused())] == ["", ""], "a recipe has no fence"

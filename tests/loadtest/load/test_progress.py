@@ -20,6 +20,7 @@ def moment(at: float, served: int, sold: int, **names: Any) -> dict[str, Any]:
 
 def ended(sold: int, **names: Any) -> dict[str, Any]:
     figures = {"stock": 5, "sold": sold, "oversold": max(0, sold - 5), "marks": []}
+    figures["lost_updates"] = None
     why = {"verdict": "oversold" if sold > 5 else "ok", "why": "", "sold_at": [(0.0, 0), (1, sold)]}
     return {"event": "run", "run": {**NAMES, **figures, **why, **names}}
 

@@ -28,7 +28,7 @@ def never_ends(b: Facts, r: Facts) -> list[bool]:
 
 
 def serialized(b: Facts, r: Facts) -> list[bool]:
-    return [b["overlaps"] >= 1, r["overlaps"] == 0, r["second_told_later"] == "sold_out"]
+    return [b["overlaps"] >= 1, r["overlaps"] == 0, r["second_told"] == "sold_out"]
 
 
 def fenced(b: Facts, r: Facts) -> list[bool]:
@@ -46,9 +46,12 @@ def sold_right(what: str, wrong: int) -> Callable[[Facts, Facts], list[bool]]:
     ]
 
 
-def one_lease(b: Facts, r: Facts) -> list[bool]:
-    waited = r["second_told"] in ("busy", "store_down")
-    return [b["lease_overlaps"] == 1, r["lease_overlaps"] == 0, waited, *serialized(b, r)[1:]]
+def one_lease(told: str) -> Callable[[Facts, Facts], list[bool]]:
+    """Expect two valid leases; in the repair, one, and this answer to the second buyer."""
+    return lambda b, r: [
+        (b["lease_overlaps"], r["lease_overlaps"]) == (1, 0),
+        (r["overlaps"], r["second_told"]) == (0, told),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,24 +76,19 @@ def one_lease(b: Facts, r: Facts) -> list[bool]:
         ),
         pytest.param(
             "holder-killed",
-            lambda b, r: [
-                b["waited"] > 3,
-                ended(b),
-                ended(r),
-                r["session_waited"] < r["ttl"] + 1 + SLACK,
-            ],
-            marks=pytest.mark.faults(row=3, backend="redis, zookeeper"),
+            lambda b, r: [b["waited"] > 3, ended(b), ended(r)],
+            marks=pytest.mark.faults(row=3, backend="redis"),
         ),
         pytest.param(
             "holder-paused",
             # The lock did what it could: its leases did not overlap.
-            lambda b, r: [*fenced(b, r), b["paused"] >= 2 * b["ttl"], b["lease_overlaps"] == 0],
+            lambda b, r: [*fenced(b, r), b["stalled"] >= 2 * b["ttl"], b["lease_overlaps"] == 0],
             marks=pytest.mark.faults(row=1, backend="redis", xf=True),
         ),
         pytest.param("gil-held", fenced, marks=pytest.mark.faults(row=2, backend="redis", xf=True)),
         pytest.param(
             "failover-before-replication",
-            one_lease,
+            one_lease("sold_out"),
             marks=pytest.mark.faults(row=4, backend="redis, redlock", xf=True),
         ),
         pytest.param(
@@ -105,7 +103,7 @@ def one_lease(b: Facts, r: Facts) -> list[bool]:
         ),
         pytest.param(
             "redlock-amnesia",
-            one_lease,
+            one_lease("store_down"),
             marks=pytest.mark.faults(row=6, backend="redlock", xf=True),
         ),
         pytest.param(
@@ -130,19 +128,13 @@ def one_lease(b: Facts, r: Facts) -> list[bool]:
         pytest.param(
             "release-before-commit",
             # The lock itself was never held twice.
-            lambda b, r: [b["overlaps"] == 0, r["second_told"] == "busy"],
+            lambda b, r: [b["overlaps"] == 0, r["second_told"] == "sold_out"],
             marks=pytest.mark.faults(row="F8", backend="redis"),
         ),
         ("retry-after-lost-reply", lambda b, r: [b["sold"] == 2, r["sold"] == 1]),
         pytest.param(
             "switch-under-load",
-            lambda b, r: [
-                (b["behind"], b["stock"], r["behind"]) == (4, 4, 0),
-                b["lease_overlaps"] >= 1,
-                r["lease_overlaps"] == 0,
-                # No process acts on a policy that is older than a second.
-                r["drained"] >= 1.0,
-            ],
+            fenced,
             marks=pytest.mark.faults(row=25, backend="redis to database"),
         ),
         ("unit-lost-to-a-check", sold_right("lost", 1)),

@@ -174,8 +174,11 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     """The worker passes the request on in the first run of a lock that the fault can hit."""
     plan = replace(SMALL, disciplines=("naive", "conditional"), buyers=120, stock=100)
     run, as_dict, requested = runs.start(plan=plan, user=staff), runs.LoadProgress.as_dict, []
+    meanwhile = []
 
     def saving(load):
+        if not meanwhile and runs.get_run(run.pk).progress.get("over"):
+            meanwhile.append(client.get(run.get_absolute_url()).text)
         now = load.run or {"sold": 0}
         if now["sold"] and (now["discipline"], requested) == ("conditional", []):
             requested.append(now["backend"])
@@ -193,6 +196,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert locked["lost_updates"] is None
     page = client.get(run.get_absolute_url()).text
     assert check_sum(control) in page
+    assert check_sum(control) in meanwhile[0], "the reason is told after the first run"
     assert page.count('class="source"') == 2
     for words in (
         *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold: reproduced"),
