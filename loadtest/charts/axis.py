@@ -12,6 +12,8 @@ from loadtest.kernel.holds import Lease
 
 S = TypeVar("S", Span, Lease)
 WIDTH, LEFT, RIGHT = 360, 10, 346
+EDGE = RIGHT + 7
+"""Where labels end: the right edge of a sign at the end of the axis."""
 LABEL = 13
 GLYPH = 6.0
 """The average width of a small letter; a Chinese one is twice as wide."""
@@ -60,12 +62,13 @@ class Axis:
         if is_clear or self(group[-1]) - self(group[0]) > WIDEST:
             return None
         margin = max((group[-1] - group[0]) // 6, SECOND // 2000)
-        return Axis(group[0] - margin, group[-1] - group[0] + 2 * margin)
+        first = max(group[0] - margin, self.first)
+        return Axis(first, group[-1] + margin - first)
 
     def ticks(self, start: int) -> list[tuple[float, str]]:
         """Return the places and labels of round times since `start`, which have room."""
         seconds = self.length / SECOND
-        room = width(_("%s ms") % 1000) + GLYPH
+        room = 1.3 * width(_("%s ms") % 1000)
         step = next(s for s in STEPS if s * (RIGHT - LEFT) / seconds >= room)
         offset = (self.first - start) / SECOND
         found = []
@@ -89,14 +92,24 @@ class Labels:
         """The height of all rows."""
         return LABEL * len(self.rows)
 
-    def place(self, x: float, text: str) -> tuple[float, float]:
-        """Reserve room for a label near x; return its middle and its baseline."""
-        half = width(text) / 2 + 3
-        x = min(max(x, half + 2), WIDTH - half - 2)
+    def place(self, x: float, text: str) -> tuple[float, float, str]:
+        """Reserve room for a label near x; return x, baseline and anchor of the label."""
+        x, anchor = anchored(x, text)
+        wide = width(text)
+        left = x - wide * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] - 3
+        right = left + wide + 6
         rows = [*self.rows, []]
-        number = [all(x + half <= a or b <= x - half for a, b in row) for row in rows].index(True)
-        self.rows[number : number + 1] = [[*rows[number], (x - half, x + half)]]
-        return x, self.top + number * LABEL
+        number = [all(right <= a or b <= left for a, b in row) for row in rows].index(True)
+        self.rows[number : number + 1] = [[*rows[number], (left, right)]]
+        return x, self.top + number * LABEL, anchor
+
+
+def anchored(x: float, text: str) -> tuple[float, str]:
+    """Return x and anchor of a text around x; near an edge of the chart it begins or ends there."""
+    half = width(text) / 2
+    if x - half < LEFT:
+        return LEFT, "start"
+    return (EDGE, "end") if x + half > EDGE else (x, "middle")
 
 
 def width(text: str) -> float:

@@ -13,7 +13,7 @@ from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
 from loadtest.load.plan import BACKENDS
-from loadtest.load.report import REPORT, by_guard, guard_of, sentence, worst
+from loadtest.load.report import REPORT, by_guard, sentence, worst
 
 Run = dict[str, Any]
 WIDTH, MARGIN, BAR = 420, 10, 22
@@ -40,7 +40,7 @@ END = {"text_anchor": "end"}
 
 def bars(runs: Sequence[Run], *, alone: bool = False) -> SafeString:
     """Return one bar per guard, of its worst run; `alone` adds a background for a file."""
-    rows = [worst(group) for _name, group in by_guard(runs)]
+    rows = [{**worst(group), "guard": name} for name, group in by_guard(runs)]
     most = max(max(run["stock"], run["sold"]) for run in runs)
     unit = (WIDTH - 2 * MARGIN) / most
     height = TOP + BAR_ROW * len(rows)
@@ -66,7 +66,7 @@ def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
     # One unit too many of 400 would be less than a pixel wide.
     width = max(4, run["oversold"] * unit) if run["oversold"] else 0
     over = {"x": MARGIN + within, "width": width}
-    drawing.text(MARGIN, y + 14, words % {**run, "guard": guard_of(run)})
+    drawing.text(MARGIN, y + 14, words % run)
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)
     drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)

@@ -41,7 +41,7 @@ def as_file(result: Report, suffix: str) -> bytes:
         return table([COLUMNS, *([one[name] for name in COLUMNS] for one in cells)])
     if suffix == "svg":
         return curves.bars(result["runs"], alone=True).encode()
-    return render_to_string("lab/offline.html", shown(result)).encode()
+    return render_to_string("lab/offline.html", shown(result) | timeline.assets()).encode()
 
 
 def preview(result: Report, *, scale: int = 1) -> bytes:
@@ -87,9 +87,9 @@ def table(rows: Iterable[Iterable[object]]) -> bytes:
 def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first lost update of each oversold guard: in words, as a chart and as code."""
     found = []
-    for run in report.with_lost_updates(runs):
+    for name, run in report.with_lost_updates(runs):
         variant = {"events": run["lost_updates"]["events"], "guard": run["discipline"]}
-        title = _("The first lost update: %(guard)s") % {"guard": report.guard_of(run)}
+        title = _("The first lost update: %(guard)s") % {"guard": name}
         story, chart = timeline.story(variant), timeline.draw(variant, title=title)
         found.append(
             {
@@ -115,7 +115,7 @@ def _buyers(result: Report) -> list[tuple[str, dict[str, Any]]]:
     guards = report.by_guard(result["runs"])
     number = dict.fromkeys(("buyers", "served"), result["settings"]["buyers"])
     return [
-        (report.title(group[0]["backend"], name), buyers({**report.worst(group), **number}))
+        (name, buyers({**report.worst(group), **number}))
         for name, group in guards
         if len(guards) <= 2 and any(run["verdict"] != "not-run" for run in group)
     ]
@@ -125,6 +125,7 @@ def shown(result: Report) -> dict[str, Any]:
     """Return the template context of a report; a long table shows each guard's worst run only."""
     runs, plan = result["runs"], Plan(**result["settings"])
     worst = [report.worst(group) for _name, group in report.by_guard(runs)]
+    several = [*plan.disciplines] != ["naive"]
     listed = runs if len(runs) <= LISTED else worst
     return {
         "sentence": report.headline(runs),
@@ -134,7 +135,9 @@ def shown(result: Report) -> dict[str, Any]:
         **charts(runs),
         "lines": [
             {
-                **{**run, "guard": report.run_of(run, plan.repeats), "words": report.words(run)},
+                **run,
+                "guard": report.run_of(run, plan.repeats, several=several),
+                "words": report.words(run),
                 "faults": [report.fault_words(one) for one in run.get("faults", ())],
             }
             for run in listed

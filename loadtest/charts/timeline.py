@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import svg
-from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, width, wrapped
+from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, anchored, width, wrapped
 from loadtest.charts.svg import INK, tag
 from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read, translate
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
@@ -112,7 +112,7 @@ class _Timeline(Panel):
             head.append(tag("style", STYLE))
             head.append(tag("rect", class_="paper", width=WIDTH, height=height, fill="#ffffff"))
         paper = {"color": INK, "width": WIDTH, "height": height} if alone else {}
-        parts = [*head, *self.parts]
+        parts = [*head, *self.parts, *self.labels]
         return svg.frame(self.title, (WIDTH, height), parts, class_="timeline", **paper)
 
     def _described(self) -> list[SafeString]:
@@ -129,14 +129,16 @@ class _Timeline(Panel):
     # --- a panel: all lanes on one axis ---
 
     def _panel(self) -> None:
-        before, self.parts, top = self.parts, [], self.y
+        before, self.parts, self.labels, top = [*self.parts, *self.labels], [], [], self.y
         self._lanes()
         self._ticks()
         places = {
             **{"data_first": self.since(self.axis.first), "data_length": self.axis.length},
             **{"data_left": LEFT, "data_right": RIGHT, "data_top": top, "data_bottom": self.y - 16},
         }
+        self.parts.append(tag("g", SafeString("\n".join(self.labels))))
         self.parts = [*before, tag("g", SafeString("\n".join(self.parts)), **places)]
+        self.labels = []
 
     def _lanes(self) -> None:
         """Draw the lanes, the storage and the overlaps."""
@@ -232,8 +234,8 @@ class _Timeline(Panel):
         self.line(LEFT, y, RIGHT, y, stroke_width=0.8)
         for x, label in self.axis.ticks(self.data.begin):
             self.line(x, y, x, y + 4, stroke_width=0.8)
-            half = width(label) / 2
-            self.text(min(max(x, half + 2), WIDTH - half - 2), y + 14, label)
+            x, anchor = anchored(x, label)
+            self.text(x, y + 14, label, text_anchor=anchor)
         self.y = y + 20
 
     def _legend(self) -> None:

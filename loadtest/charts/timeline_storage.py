@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, Axis, Labels, S, width
-from loadtest.charts.svg import Drawing
+from loadtest.charts.svg import Drawing, tag
 from loadtest.charts.timeline_data import Span, StockWrite, TimelineData, lane_title
 from loadtest.charts.timeline_signs import BAD, FAULT, KEY, sign
 from loadtest.kernel.holds import Lease
@@ -27,6 +28,8 @@ class Panel(Drawing):
     def __init__(self, data: TimelineData, axis: Axis) -> None:
         super().__init__()
         self.data, self.axis = data, axis
+        self.labels: list[SafeString] = []
+        """Texts, which are drawn above everything else."""
         self.crowd: Axis | None = None
         """The part of the axis that a second panel magnifies, and whose labels it shows."""
         self.signs: set[str] = set()
@@ -34,12 +37,13 @@ class Panel(Drawing):
 
     def text(self, x: float, y: float, text: str, **attributes: object) -> None:
         """Add a small text, by default centred."""
-        super().text(x, y, text, **{"font_size": SMALL, "text_anchor": "middle", **attributes})
+        place = {"x": float(x), "y": y, "font_size": SMALL, "text_anchor": "middle"}
+        self.labels.append(tag("text", text, **{**place, **attributes}))
 
     def label(self, labels: Labels, x: float, text: str, **attributes: object) -> None:
         """Add a text where it covers no other."""
-        middle, baseline = labels.place(x, text)
-        self.text(middle, baseline, text, **attributes)
+        x, y, anchor = labels.place(x, text)
+        self.text(x, y, text, text_anchor=anchor, **attributes)
 
     def since(self, at: int) -> int:
         """Return the nanoseconds since the first event."""
@@ -85,7 +89,7 @@ class Panel(Drawing):
                 f"{lane_title(lease.holder)} {self.data.token_of(lease)}",
             )
             if width(text) < box["width"]:
-                self.text(centre, middle + 4, text.strip())
+                self.text(centre, middle + 3.5, text.strip())
             elif len(leases) <= MAX_LABELS and self.is_labelled(lease.begin):
                 self.label(labels, centre, text.strip())
             if (how := end_of(lease)) and self.is_labelled(lease.end):

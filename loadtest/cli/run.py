@@ -39,7 +39,7 @@ class LoadTest(Command):
     def describe(self, terminal: Terminal, report: Report) -> None:
         """Print a sentence, the first lost updates, a table and the surprises."""
         terminal.print(reports.sentence(report["runs"]))
-        for one in reports.with_lost_updates(report["runs"]):
+        for _name, one in reports.with_lost_updates(report["runs"]):
             terminal.print(f"{one['backend']} + {one['discipline']}: {reports.explain(one)}")
         terminal.print()
         terminal.table(COLUMNS, [_cells(one, terminal) for one in report["runs"]])

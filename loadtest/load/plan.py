@@ -78,8 +78,8 @@ class Plan(Params):
         **{"choices": STORES, "default_text": "sqlite, or the one that is required"},
         label=_("Database"),
         note=_(
-            "mysql_session needs MariaDB, postgresql_session PostgreSQL, and killing the database "
-            "either of them."
+            "MySQL session needs MariaDB, PostgreSQL session needs PostgreSQL, and killing the "
+            "database needs either of them."
         ),
     )
     patience: float = param(

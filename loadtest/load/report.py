@@ -9,6 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS, PAUSE_SECONDS
 from shop.sales.guards import guard_title
 
@@ -29,7 +30,6 @@ _PROOFS = (
     gettext_noop("process %(pid)s ended by SIGKILL"),
     gettext_noop("replica cut off from process %(pid)s, promoted after its SIGKILL"),
 )
-TITLES = {"redis": "Redis", "redlock": "RedLock", "zookeeper": "ZooKeeper"}
 
 
 def met(run: Run) -> bool:
@@ -47,7 +47,7 @@ def _breaches(run: Run) -> list[str]:
 def sentence(runs: Sequence[Run], *, several: bool = False) -> str:
     """Return "Without a lock: 200 sold of 50 in stock. With Redis: exactly 50.".
 
-    `several`: name the write strategies, although these runs had only one.
+    `several`: name the write strategies, although all of these runs were naive.
     """
     sentences, absent = [], defaultdict(list)
     for name, group in by_guard(runs, several=several):
@@ -83,12 +83,12 @@ def headline(runs: Sequence[Run]) -> str:
 def spreads(runs: Sequence[Run]) -> list[Run]:
     """Return the figures of each guard that ran more than once: median, least and most."""
     found = []
-    for _name, group in by_guard(runs):
+    for name, group in by_guard(runs):
         done = [run for run in group if run["verdict"] != "not-run"]
         if len(done) > 1:
-            figures = {name: _spread([run[name] for run in done]) for name in SPREAD}
+            figures = {one: _spread([run[one] for run in done]) for one in SPREAD}
             wait = _spread([round(run["wait_ms"]["p99"]) for run in done])
-            found.append({"guard": guard_of(done[0]), "runs": len(done), **figures, "p99": wait})
+            found.append({"guard": name, "runs": len(done), **figures, "p99": wait})
     return found
 
 
@@ -99,8 +99,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def so_far(run: Run, *, several: bool = False) -> str:
     """Return "Without a lock: 61 sold of 50 in stock." for a run under way; see `sentence`."""
-    name = guard_of(run) if several else ""
-    values = {**run, "guard": title(run["backend"], name)}
+    values = {**run, "guard": title(run["backend"], guard_of(run, several=several))}
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
 
 
@@ -124,10 +123,10 @@ def fault_words(fault: dict[str, Any]) -> dict[str, Any]:
     return {**fault, "words": FAULTS[fault["name"]].button, "proof": told}
 
 
-def with_lost_updates(runs: Sequence[Run]) -> list[Run]:
-    """Return the run of each guard that oversold most, if it lost updates."""
-    groups = [worst(group) for _name, group in by_guard(runs)]
-    return [run for run in groups if run.get("lost_updates")]
+def with_lost_updates(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return each guard that lost updates, and its run that oversold most."""
+    groups = [(name, worst(group)) for name, group in by_guard(runs)]
+    return [(name, run) for name, run in groups if run.get("lost_updates")]
 
 
 def explain(run: Run) -> str:
@@ -156,15 +155,15 @@ def explain(run: Run) -> str:
         values |= {"found": found, "back": second - found}
         pair = _(
             "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
-            "s after its read; by then A and others had sold until %(found)s were left. B sold "
-            "%(b)s and wrote %(b_left)s: %(back)s sold units were in stock again."
+            "s after its read; by then the sales of A and others had reduced the stock to "
+            "%(found)s. B sold %(b)s and wrote %(b_left)s: this sale raised the stock by %(back)s."
         )
         if _was_paused(run):
             pair = _(
                 "Buyers A and B both read a stock of %(read)s before either wrote. B, which "
-                "held the lock, was paused past its lease; meanwhile the next holders sold until "
-                "%(found)s were left. B woke up after %(seconds)s s, sold %(b)s and wrote "
-                "%(b_left)s: %(back)s sold units were in stock again."
+                "held the lock, was paused past its lease; meanwhile the next holders reduced the "
+                "stock to %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote "
+                "%(b_left)s: this sale raised the stock by %(back)s."
             )
     return f"{pair} {total}".replace("。 ", "。") % values
 
@@ -178,24 +177,26 @@ def _was_paused(run: Run) -> bool:
 
 
 def by_guard(runs: Sequence[Run], *, several: bool = False) -> list[tuple[str, list[Run]]]:
-    """Return the runs of each guard under its name, in their order."""
-    several = several or len({run["discipline"] for run in runs}) > 1
+    """Return the runs of each guard under its name, in their order.
+
+    The name has the write strategy unless all runs are naive.
+    """
+    several = several or any(run["discipline"] != WriteStrategy.NAIVE for run in runs)
     found: dict[str, list[Run]] = {}
     for run in runs:
-        name = guard_of(run) if several else guard_title(run["backend"])
-        found.setdefault(name, []).append(run)
+        found.setdefault(guard_of(run, several=several), []).append(run)
     return list(found.items())
 
 
-def guard_of(run: Run) -> str:
+def guard_of(run: Run, *, several: bool) -> str:
     """Return the name of a run's guard, with that of its report if there is one."""
     strategy, sign, label = run["discipline"].partition(REPORT)
-    return f"{guard_title(run['backend'], strategy)}{sign}{label}"
+    return f"{guard_title(run['backend'], strategy if several else '')}{sign}{label}"
 
 
-def run_of(run: Run, repeats: int) -> str:
-    """Return the guard of a run and, of several, its number."""
-    names = {**run, "guard": guard_of(run), "repeats": repeats}
+def run_of(run: Run, repeats: int, *, several: bool) -> str:
+    """Return the guard of a run and, of several runs, its number."""
+    names = {**run, "guard": guard_of(run, several=several), "repeats": repeats}
     return _("%(guard)s, run %(repeat)s of %(repeats)s") % names if repeats > 1 else names["guard"]
 
 
@@ -204,13 +205,11 @@ def worst(runs: Iterable[Run]) -> Run:
     return max(runs, key=lambda run: (int(run["oversold"]), run.get("wait_ms", {}).get("p99", 0)))
 
 
-def title(backend: str, name: str = "") -> str:
+def title(backend: str, name: str) -> str:
     """Return "Without a lock" or "With Redis", with what follows the lock in the guard's name."""
-    lock = guard_title(backend)
-    rest = name.removeprefix(lock)
     if backend == "none":
-        return _("Without a lock") + rest
-    return _("With %(lock)s") % {"lock": TITLES.get(lock, lock) + rest}
+        return _("Without a lock") + name.removeprefix(guard_title(backend))
+    return _("With %(lock)s") % {"lock": name}
 
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:

@@ -44,7 +44,7 @@ def context(run: LabRun) -> dict[str, Any]:
         for name in offered(run)
     ]
     ready = ",".join(name for name, _button, is_ready in buttons if is_ready)
-    several = len(run.plan["disciplines"]) > 1
+    several = run.plan["disciplines"] != ["naive"]
     so_far = report.sentence(over, several=several) if over else ""
     why = next((report.explain(one) for one in drawn if one.get("lost_updates")), "")
     found = {"so_far": so_far, "why": why, "oversold": "", "buttons": buttons, "ready": ready}
@@ -59,7 +59,7 @@ def context(run: LabRun) -> dict[str, Any]:
         **found,
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
         "under_way": report.so_far(now, several=several),
-        "now": report.run_of(now, run.plan["repeats"]),
+        "now": report.run_of(now, run.plan["repeats"], several=several),
         "curve": curves.sold_over_time(drawn),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
         **buyers(now),

@@ -12,11 +12,11 @@ LOCKS: dict[str, Promise] = {
     "none": pgettext_lazy("lock", "no lock"),
     "process": pgettext_lazy("lock", "process"),
     "database": pgettext_lazy("lock", "database"),
-    "mysql_session": pgettext_lazy("lock", "mysql_session"),
-    "postgresql_session": pgettext_lazy("lock", "postgresql_session"),
-    "redis": pgettext_lazy("lock", "redis"),
-    "redlock": pgettext_lazy("lock", "redlock"),
-    "zookeeper": pgettext_lazy("lock", "zookeeper"),
+    "mysql_session": pgettext_lazy("lock", "MySQL session"),
+    "postgresql_session": pgettext_lazy("lock", "PostgreSQL session"),
+    "redis": pgettext_lazy("lock", "Redis"),
+    "redlock": pgettext_lazy("lock", "RedLock"),
+    "zookeeper": pgettext_lazy("lock", "ZooKeeper"),
 }
 STRATEGIES: dict[str, Promise] = {
     WriteStrategy.NAIVE: pgettext_lazy("write strategy", "naive"),
@@ -26,7 +26,7 @@ STRATEGIES: dict[str, Promise] = {
 
 
 def guard_title(lock: str, strategy: str = "") -> str:
-    """Return "redis + fenced"; "no lock" for naive writes without one, which nothing guards."""
+    """Return "Redis + fenced"; "no lock" for naive writes without one, which nothing guards."""
     words = [str(LOCKS.get(lock, lock))]
     if strategy and (lock, strategy) != ("none", WriteStrategy.NAIVE):
         words.append(str(STRATEGIES.get(strategy, strategy)))
@@ -39,4 +39,6 @@ def guard_words(text: str) -> str:
     alias = "none" if lock == "no lock" else lock
     if alias in LOCKS and strategy in ("", *STRATEGIES):
         return guard_title(alias, strategy)
-    return gettext(text)
+    text = gettext(text)
+    alias = next(filter(text.startswith, LOCKS), "")
+    return f"{LOCKS[alias]}{text.removeprefix(alias)}" if alias else text

@@ -5,8 +5,6 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const DWELL = 1500; // milliseconds between two events while playing
-  const GLIDE = 250; // milliseconds in which the cursor moves to the next event
-  const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
 
   /** A line over one panel of a picture; the panel says which nanoseconds it shows, and where. */
   function cursorOf(panel) {
@@ -15,12 +13,10 @@
     line.setAttribute("class", "cursor");
     line.setAttribute("y1", top);
     line.setAttribute("y2", bottom);
-    panel.append(line);
+    panel.lastElementChild.before(line); // the labels are above it
     return (time) => {
       const part = (time - first) / length;
-      const x = Number(left) + (right - left) * part;
-      line.setAttribute("x1", x);
-      line.setAttribute("x2", x);
+      line.style.transform = `translateX(${Number(left) + (right - left) * part}px)`;
       line.setAttribute("visibility", part < 0 || part > 1 ? "hidden" : "visible");
     };
   }
@@ -75,8 +71,6 @@
   }
 
   class Player {
-    shown = 0; // where the cursor is drawn, on its way to `time`
-
     constructor(root) {
       this.variants = [...root.querySelectorAll("figure")].map((figure) => new Variant(figure));
       const sentences = this.variants.flatMap((variant) => variant.sentences);
@@ -87,17 +81,15 @@
       this.slider = this.panel.querySelector("input");
       this.now = this.panel.querySelector(".now");
       this.slider.max = Math.max(...this.variants.map((variant) => variant.length));
-      this.go(this.times[0], true);
+      this.go(this.times[0]);
+      this.draw(-1); // at rest, the cursor says nothing
       this.panel.hidden = false;
       this.panel.addEventListener("click", (event) => {
         const action = event.target.closest("[data-do]")?.dataset.do;
         if (action === "play") this.toggle();
         else if (action) this.step(action === "next" ? 1 : -1);
       });
-      this.slider.addEventListener("input", () => {
-        this.pause();
-        this.go(Number(this.slider.value), true);
-      });
+      this.slider.addEventListener("input", () => this.jump(Number(this.slider.value)));
       root.addEventListener("keydown", (event) => this.key(event));
     }
 
@@ -135,8 +127,8 @@
       return next !== undefined;
     }
 
-    /** Show a moment; the cursor glides there unless `isAtOnce`. */
-    go(time, isAtOnce = false) {
+    /** Show a moment. */
+    go(time) {
       this.time = time;
       this.slider.value = time;
       this.variants.forEach((variant) => variant.show(time));
@@ -148,19 +140,10 @@
       );
       this.now.textContent = texts.join(" ");
       this.slider.setAttribute("aria-valuetext", this.now.textContent);
-      cancelAnimationFrame(this.frame);
-      if (isAtOnce || isCalm.matches) this.draw(time);
-      else this.glide(this.shown, time, performance.now());
-    }
-
-    glide(from, to, began) {
-      const part = Math.min(1, (performance.now() - began) / GLIDE);
-      this.draw(from + (to - from) * part);
-      if (part < 1) this.frame = requestAnimationFrame(() => this.glide(from, to, began));
+      this.draw(time);
     }
 
     draw(time) {
-      this.shown = time;
       this.variants.forEach((variant) => variant.cursors.forEach((move) => move(time)));
     }
 
@@ -169,7 +152,7 @@
         this.pause();
         return;
       }
-      if (this.time === this.times.at(-1)) this.go(this.times[0], true);
+      if (this.time === this.times.at(-1)) this.go(this.times[0]);
       this.button.textContent = this.button.dataset.pause;
       this.timer = setInterval(() => this.advance(1) || this.pause(), DWELL);
       this.advance(1);

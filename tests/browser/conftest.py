@@ -27,7 +27,8 @@ from tests.shop.purchases import buy
 expect.set_options(timeout=45_000)  # as many processes as there are may be at work
 SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-TOO_SMALL = """[...document.querySelectorAll("a, button, select, input:not([type=hidden])")]
+TOO_SMALL = """[
+  ...document.querySelectorAll("a, button, select, summary, input:not([type=hidden])")]
   .filter(one => !one.closest(".skip") && one.offsetWidth && one.offsetHeight < 44)
   .map(one => one.outerHTML)"""
 UNTRANSLATED = """(() => {

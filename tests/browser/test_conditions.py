@@ -85,7 +85,7 @@ def normal_before_and_after(page: Page) -> Iterator[None]:
 def test_redis_unavailable(ops, shop):
     with normal_before_and_after(ops):
         shop.redis.kill()
-        expect_state(ops, "bad", "Purchases are failing: the active lock (redis) stopped")
+        expect_state(ops, "bad", "Purchases are failing: the active lock (Redis) stopped")
         expect(ops.locator("section", has_text="Last minute")).to_contain_text("Unknown: Redis")
         expect(ops.locator("#remedy")).to_have_text("Switch to database…")
         ops.locator("#remedy").click()

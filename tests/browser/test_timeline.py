@@ -25,7 +25,7 @@ def test_arrow_keys_step_from_event_to_event(people):
     now, picture = player.locator(".now"), player.locator(".scroll").first
     expect(player.locator(".keys")).to_contain_text("The arrow keys step")
     cursor = player.locator("svg > g:first-of-type > .cursor").first
-    expect(cursor).to_have_attribute("visibility", "visible")
+    expect(cursor).to_have_attribute("visibility", "hidden")  # at rest
     broken, repaired = recorded()
     order = sorted(
         [("Broken", one) for one in broken] + [("Repaired", one) for one in repaired],
@@ -41,6 +41,7 @@ def test_arrow_keys_step_from_event_to_event(people):
         expect(player.locator("input")).to_have_value(str(sentence.at))
     page.keyboard.press("ArrowLeft")
     expect(now).to_contain_text(order[4][1].text)
+    expect(cursor).to_have_attribute("visibility", "visible")
     page.keyboard.press("End")
     expect(now).to_contain_text(order[-1][1].text)
     last = player.locator("[aria-current=step]")

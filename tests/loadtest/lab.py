@@ -38,8 +38,8 @@ def check_sum(run: dict[str, Any]) -> str:
     with translation.override("en"):
         text = report.explain(run)
     pair, total = text.split("In all, ")
-    if "in stock again" in pair:
-        match = re.search(r"until (\d+) were left\..* wrote (\d+): (\d+) sold units", pair)
+    if "raised the stock" in pair:
+        match = re.search(r"(\d+)\. B .* wrote (\d+): this sale raised the stock by (\d+)", pair)
         assert match, pair
         found, second_left, back = map(int, match.groups())
         assert back == second_left - found > 0

@@ -73,5 +73,5 @@ def test_csv_of_events_has_both_variants() -> None:
     with translation.override("en"):
         text = scenario_export.as_file({"scenarios": [result]}, "csv").decode()
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert {row["guard"] for row in rows} == {"redis + naive", "redis + fenced"}
+    assert {row["guard"] for row in rows} == {"Redis + naive", "Redis + fenced"}
     assert rows[0]["what"] == "Buyer A asks for the lock."

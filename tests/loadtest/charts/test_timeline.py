@@ -97,9 +97,9 @@ def test_labels_do_not_overlap() -> None:
     boxes = []
     for one in parse(timeline.draw(variant)).iter(f"{SVG}text"):
         text, x, y = one.text or "", float(one.get("x", 0)), float(one.get("y", 0))
-        left = x if one.get("text-anchor") != "middle" else x - width(text) / 2
+        left = x - width(text) * {"start": 0, "middle": 0.5, "end": 1}[one.get("text-anchor", "")]
         boxes.append((left, left + width(text), y - 8, y, text))
-        assert 0 <= left <= WIDTH - width(text)
+        assert LEFT <= left <= WIDTH - width(text)
     assert len([box for box in boxes if box[4].startswith("reads")]) == 8
     for place, (left, right, top, low, text) in enumerate(boxes):
         for other in boxes[place + 1 :]:

@@ -138,7 +138,7 @@ def test_sentence_in_both_languages() -> None:
     """Guards that did not run for one reason share a sentence."""
     absent = {**RUN, "verdict": "not-run", "why": "no server."}
     runs = [{**absent, "backend": "redis"}, RUN, {**absent, "backend": "zookeeper"}]
-    rest = "redis, zookeeper did not run: no server."
+    rest = "Redis, ZooKeeper did not run: no server."
     assert sentence(runs) == f"Without a lock: 8 sold of 5 in stock. {rest}"
     exact = {**RUN, "backend": "redis", "verdict": "ok", "sold": 5}
     assert sentence([RUN, exact]).endswith(" With Redis: exactly 5.")

@@ -200,7 +200,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert page.count('class="source"') == 2
     for words in (
         *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold: reproduced"),
-        *('<span class="verdict ok">exact</span>', "Faults injected into redis + conditional:"),
+        *('<span class="verdict ok">exact</span>', "Faults injected into Redis + conditional:"),
         *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
     ):
         assert words in page

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "normal": ({}, "good", "Selling normally: 3 sales are open."),
     "one sale": ({"open_sales": 1}, "good", "Selling normally: 1 sale is open."),
     "no sale": ({"open_sales": 0}, "good", "Ready: no sale is open."),
-    "draining": ({"policy": policy(**DRAIN)}, "warn", "Switching from redis + conditional to "),
+    "draining": ({"policy": policy(**DRAIN)}, "warn", "Switching from Redis + conditional to "),
     "database": (
         {**stores("database", "lock database"), "policy": None, "minute": None},
         "bad",
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "active lock": (
         {**stores("redis", "lock redis"), "minute": None},
         "bad",
-        "Purchases are failing: the active lock (redis) stopped responding",
+        "Purchases are failing: the active lock (Redis) stopped responding",
     ),
     "redis": (
         {**stores("redis", "lock redis"), "policy": policy("database"), "minute": None},
@@ -115,7 +115,7 @@ def test_first_sentence_names_the_state(changes, level, sentence):
 
 def test_normal_state_has_facts():
     (only,) = assess(state())
-    assert only.advice == "Active lock: redis · ledger consistent 12 s ago"
+    assert only.advice == "Active lock: Redis · ledger consistent 12 s ago"
 
 
 def test_worst_comes_first_and_causes_before_consequences():
@@ -134,14 +134,14 @@ def test_worst_comes_first_and_causes_before_consequences():
         ("bad", "Stock mismatch"),
         ("warn", "Redis stopped responding at 12"),
         ("warn", "Overselling is possible"),
-        ("warn", "Switching from redis + naive to database + conditional"),
+        ("warn", "Switching from Redis + naive to database + conditional"),
     ]
 
 
 def test_remedy_leads_to_a_lock_that_responds():
     down = assess(state(**stores("redis", "lock redis", "lock database"), minute=None))[0]
     assert (down.remedy, down.link) == (
-        "Switch to zookeeper…",
+        "Switch to ZooKeeper…",
         "?backend=zookeeper&mode=conditional#switch",
     )
     none = ("lock redis", "lock database", "lock zookeeper")

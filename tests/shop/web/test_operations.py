@@ -123,7 +123,7 @@ def test_switch_to_the_active_setting_is_refused(amy):
         assert "redis + conditional is already active." in refused.text
         assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
     tested = amy.post("/ops/switch/", {"backend": "redis", "step": "check"})
-    assert "redis is reachable" in tested.text
+    assert "Redis is reachable" in tested.text
 
 
 def test_invalid_switch_is_400(amy):
