@@ -188,10 +188,12 @@ class SaleAdmin(SalePages):
         return () if obj is None else (*fixed, *self._fixed(request, obj))
 
     def _fixed(self, request: HttpRequest, obj: Sale | None) -> set[str]:
-        """Return what the page shows as fixed; a form that was sent too late gets an error."""
-        if obj is None or request.method == "POST":
+        """Return what the page shows as fixed; what an older page sends gets an error instead."""
+        if obj is None:
             return set()
-        return {"amount" if name == "price" else name for name in fixed_fields(sale=obj)}
+        sent = {name.removesuffix("_0") for name in request.POST}
+        fixed = fixed_fields(sale=obj) - sent
+        return {"amount" if name == "price" else name for name in fixed}
 
     def save_model(self, request: HttpRequest, obj: Sale, form: Any, change: bool) -> None:
         """Save the changed fields, or create a sale with its stock and ledger."""

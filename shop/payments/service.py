@@ -202,8 +202,10 @@ def _end(payment: Payment, status: Status) -> int:
 def mark_paid(*, order: Order) -> None:
     """Record an approved payment without a provider's id: staff have the money, and return it.
 
-    Raises the errors of `pay_order`.
+    Raises InvalidTransition if a payment provider decides that, and the errors of `pay_order`.
     """
+    if can_pay():
+        raise InvalidTransition
     now, given = timezone.now(), {"order": order, "amount": order.total}
     given |= {"status": Status.APPROVED, "created_at": now, "answer_by": now, "closed_at": now}
     payment, fields = Payment(**given), Payment._meta.concrete_fields

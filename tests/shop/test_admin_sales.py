@@ -108,6 +108,16 @@ def test_upcoming_sale_is_corrected(amy):
     assert "above the regular price" in errors(correct(amy, found, price="20.01"))["price"][0]
 
 
+def test_open_sale_is_corrected_by_the_fields_of_its_page(amy):
+    sale, field = a_sale(opens_in=-30), r'<input type="(?:text|number)" name="(\w+)" value="(.*?)"'
+    page = amy.get(f"/admin/shop/sale/{sale.pk}/change/").text
+    sent = dict(re.findall(field, page[page.index('id="sale_form"') :]))
+    assert sent.keys() == {"limit_per_customer", "closes_at_0", "closes_at_1"}
+    sent["limit_per_customer"] = "3"
+    assert amy.post(f"/admin/shop/sale/{sale.pk}/change/", sent).status_code == 302
+    assert fresh(sale).limit_per_customer == 3
+
+
 @pytest.mark.parametrize(
     ("opens_in", "ordered", "late"),
     [

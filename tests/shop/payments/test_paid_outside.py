@@ -111,6 +111,8 @@ def test_order_is_not_marked_under_a_provider_or_without_permission(order, setti
     staff = staff_with("view_order", "change_order")
     assert "Mark as paid" not in staff.get("/admin/shop/order/").text
     staff.post("/admin/shop/order/", form)
+    with pytest.raises(InvalidTransition):
+        mark_paid(order=order)
     order.refresh_from_db()
     assert (order.status, Payment.objects.exists(), LogEntry.objects.exists()) == (
         "pending",
