@@ -199,8 +199,9 @@ class _Timeline(Panel):
             self.signs.add("poll")
             strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
             self.add("path", d=strokes, stroke=BAD)
-        # Writes are drawn last, above everything else.
-        for at, name, label in sorted(marks, key=lambda mark: mark[1] in ("good", "bad")):
+        # Writes are drawn above everything else, and above them the cross of a killed process,
+        # which is the last mark of its lane.
+        for at, name, label in sorted(marks, key=lambda mark: mark[1] in ("good", "bad", "kill")):
             if name == "poll":
                 continue
             x = self.axis(at)
