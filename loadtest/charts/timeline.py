@@ -29,6 +29,7 @@ from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
 from loadtest.kernel.history import SECOND
+from loadtest.kernel.report import duration
 from shop.sales.guards import guard_words
 
 __all__ = ["draw", "heading", "length_of", "read", "story"]
@@ -264,8 +265,7 @@ class _Timeline(Panel):
 
 def seconds(span: Span) -> str:
     """Return the length of a span as text."""
-    length = (span.end - span.begin) / SECOND
-    return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
+    return duration((span.end - span.begin) / SECOND)
 
 
 def _sort_key(lane: Lane) -> tuple[bool, str, int]:

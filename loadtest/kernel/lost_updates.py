@@ -61,7 +61,7 @@ def lost_updates(
     found = {"units": units, "counted": counted, "times": times, "events": first}
     found |= {"put_back": put_back, "taken_again": taken_again}
     at = round(first[-1]["t"] / SECOND - started, 3)
-    return {**found, "seconds": round(seconds, 1), "at": at}
+    return {**found, "seconds": round(seconds, 3), "at": at}
 
 
 def _story(a: _Update, b: _Update, unseen: Sequence[_Update]) -> list[Event]:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_noop, ngettext
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS, PAUSE_SECONDS
+from loadtest.kernel.report import duration
 from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
@@ -141,7 +142,7 @@ def explain(run: Run) -> str:
         **lost,
         **{"read": read, "a_left": first, "b_left": second},
         **{"a": read - first, "b": read - second, "both": 2 * read - first - second},
-        "missing": missing,
+        **{"missing": missing, "seconds": duration(lost["seconds"])},
     }
     total = ngettext(
         "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
@@ -166,15 +167,16 @@ def explain(run: Run) -> str:
     if (found := left.get(("write", "someone else"))) is not None:
         values |= {"found": found, "back": second - found}
         pair = _(
-            "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
-            "s after its read; by then the sales of A and others had reduced the stock to "
-            "%(found)s. B sold %(b)s and wrote %(b_left)s: this sale raised the stock by %(back)s."
+            "Buyers A and B both read a stock of %(read)s before either wrote. B wrote "
+            "%(seconds)s after its read; by then the sales of A and others had reduced the stock "
+            "to %(found)s. B sold %(b)s and wrote %(b_left)s: this sale raised the stock by "
+            "%(back)s."
         )
         if _was_paused(run):
             pair = _(
                 "Buyers A and B both read a stock of %(read)s before either wrote. B, which "
                 "held the lock, was paused past its lease; meanwhile the next holders reduced the "
-                "stock to %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote "
+                "stock to %(found)s. B woke up after %(seconds)s, sold %(b)s and wrote "
                 "%(b_left)s: this sale raised the stock by %(back)s."
             )
     return f"{pair} {total}".replace("。 ", "。") % values
