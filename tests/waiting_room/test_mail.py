@@ -54,6 +54,9 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     for customer in [turns[0], *User.objects.filter(pk__in=others)]:
         response = signed_in(customer).post(f"/sales/{room.sale.slug}/room/remind/")
         assert response["Location"] == f"/sales/{room.sale.slug}/room/"
+    waits = "We'll email you when it's your turn."
+    pages = [signed_in(one).get(f"/sales/{room.sale.slug}/room/").text for one in people]
+    assert sum(waits in page and "Email me" not in page for page in pages) == len(others)
     assert [send_mail(), send_mail()] == [1, 0]
     assert told() == [turns[0].username]
     assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body
