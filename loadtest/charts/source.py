@@ -15,8 +15,6 @@ from loadtest.kernel.history import Event
 BACKENDS, RECIPES = "locking/backends", "loadtest/recipes"
 TEXTBOOK = f"{RECIPES}/redis_textbook.py"
 STOCK, LEASE = "inventory/stock.py", "locking/lease/lease.py"
-WORKER = "loadtest/load/shop_worker.py"
-SALES, OWN = f"{RECIPES}/flash_sale.py", "loadtest/load/own_sale.py"
 Place = tuple[str, ...]
 """A file, a part of one of its lines, and a part of the last line if there are several."""
 ACQUIRE: dict[str, Place] = {
@@ -53,12 +51,10 @@ REJECTED: dict[str, Place] = {
     "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
 }
 """The line that finds another owner's lock instead."""
-EARLY: Place = (WORKER, "lease.backend.release(")
-"""The line that releases a lock which its owner releases again later."""
 KILLED: dict[tuple[str, str], Place] = {
-    ("DECR, then RPUSH; LPOP", "buyer A"): (SALES, "reach(RESERVED)"),
-    ("DECR, then RPUSH; LPOP", "consumer"): (SALES, "reach(POPPED)"),
-    ("shop, stream with acknowledgement", "buyer A"): (OWN, "reach(RESERVED)"),
+    ("DECR, then RPUSH; LPOP", "buyer A"): (f"{RECIPES}/flash_sale.py", "reach(RESERVED)"),
+    ("DECR, then RPUSH; LPOP", "consumer"): (f"{RECIPES}/flash_sale.py", "reach(POPPED)"),
+    ("shop, stream with acknowledgement", "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
     ("shop, stream with acknowledgement", "consumer"): (
         *("shop/reservations/order_writer.py", 'reach("queued.read")'),
     ),
@@ -155,14 +151,14 @@ def line_of(
     """Return the line that the event's process executes, None if it goes on with the one before.
 
     `alias` is that of the lock; `guard` names the lock and the write strategy in words. `released`
-    says that a release was "rejected", or "early".
+    says that a release was "rejected", or "early": its owner releases again later.
     """
     store = RECIPE_OF.get(guard, alias)
     match event["do"], event.get("type"):
         case "acquire", "invoke" if store in ACQUIRE:
             return _line(*ACQUIRE[store])
         case "release", "invoke" if released == "early":
-            return _line(*EARLY)
+            return _line("loadtest/load/shop_worker.py", "lease.backend.release(")
         case "release", "invoke" if store in RELEASE:
             return _line(*(REJECTED if released == "rejected" else RELEASE)[store])
         case "step", _any if event.get("code"):
