@@ -54,7 +54,9 @@ REJECTED: dict[str, Place] = {
 KILLED: dict[tuple[str, str], Place] = {
     ("DECR, then RPUSH; LPOP", "buyer A"): (f"{RECIPES}/flash_sale.py", "reach(RESERVED)"),
     ("DECR, then RPUSH; LPOP", "consumer"): (f"{RECIPES}/flash_sale.py", "reach(POPPED)"),
-    ("shop, stream with acknowledgement", "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
+    ("shop, stream with acknowledgement", "buyer A"): (
+        *("loadtest/load/own_sale.py", "reach(RESERVED)"),
+    ),
     ("shop, stream with acknowledgement", "consumer"): (
         *("shop/reservations/order_writer.py", 'reach("queued.read")'),
     ),
