@@ -6,6 +6,7 @@ from functools import partial
 
 from django import template
 from django.conf import settings
+from django.forms import BoundField
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -54,6 +55,14 @@ register.filter("sign", with_sign)
 
 
 register.filter("guard", guard_title)
+
+
+@register.filter
+def control(field: BoundField) -> SafeString:
+    """Return the control of a field; the first one with an error gets the focus."""
+    faulty = [one.name for one in field.form if one.errors]
+    focus: dict[str, str | bool] = {"autofocus": field.name == faulty[0]} if faulty else {}
+    return field.as_widget(attrs=focus)
 
 
 @register.filter
