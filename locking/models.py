@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 
@@ -73,7 +74,7 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return f"{self.active}, epoch {self.epoch}"
+        return gettext("%(active)s, epoch %(epoch)d") % {"active": self.active, "epoch": self.epoch}
 
     @property
     def active(self) -> str:

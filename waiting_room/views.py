@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from shop.catalogue.page_cache import get_cached_sale
 from shop.errors import STORE_ERRORS, NotFound, ServiceUnavailable, wants_json
+from shop.mail.service import can_mail, has_reminder
 from shop.models import Order, Sale, User
 from shop.orders.service import live_orders
 from shop.platform import proof_of_work
@@ -38,6 +39,8 @@ RECORD_FRESH, RECORD_MAX_AGE = 5.0, 60.0
 DRAWN_MAX_AGE = 300
 """Seconds for which what the draw has decided may be kept: until a reset by staff is noticed."""
 UNAVAILABLE = "unavailable"
+AWAY = ("before", "shuffling", "waiting")
+"""The views whose visitors may leave, and are called by e-mail."""
 VERIFIER = settings.BASE_DIR / "tools/verify_lottery.py"
 REASONS = {
     Room.Reason.PAUSED: _("The shop had paused the room, so your turn comes later."),
@@ -76,6 +79,8 @@ def room(request: HttpRequest, slug: str) -> HttpResponse:
         "refresh": max(REFRESH, now.poll),
         **_waiting(now, place),
     }
+    if context["view"] in AWAY and can_mail() and isinstance(request.user, User):
+        context["reminder"] = has_reminder(sale=sale, customer=request.user)
     return render(request, "waiting_room/room.html", context)
 
 

@@ -25,6 +25,7 @@ from loadtest.load.run import Progress, run
 from loadtest.models import LabRun
 from loadtest.web import live
 from locking import Lock, LockError, locks
+from locking.names import UNIQUE_PREFIX, ReservedName
 from shop.errors import NotFound, ShopError
 from shop.models import User
 
@@ -108,8 +109,8 @@ def fail_abandoned() -> None:
 
 
 def lock_of(run_id: UUID) -> Lock:
-    """Return the lock that the worker of a run holds while it is alive."""
-    return locks["redis"].lock(f"lab:{run_id}", timeout=0)
+    """Return the lock that the worker of a run holds while it is alive; no switch waits for it."""
+    return locks["redis"].lock(ReservedName(f"{UNIQUE_PREFIX}lab:{run_id}"), timeout=0)
 
 
 def stop(run_id: UUID) -> None:

@@ -40,7 +40,7 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
     step = forms.ChoiceField(
         label=_("How"),
         choices=[
-            ("drain", _("Switch safely: wait until every current lock is released")),
+            ("drain", _("Switch safely: no lock moves while it is held")),
             ("force", _("Switch now: only if the old backend is down")),
             ("cancel", _("Cancel the switch in progress")),
         ],

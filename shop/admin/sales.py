@@ -86,6 +86,8 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
         elif closes_at and "closes_at" in self.changed_data and closes_at <= timezone.now():
             self.add_error("closes_at", self.in_the_past)
         price, product = self.cleaned_data.get("price"), self.cleaned_data.get("product")
+        if price == 0:
+            self.add_error("price", _("The price must be above 0."))
         product = product or getattr(self.instance, "product", None)
         if product and price and "price" in self.changed_data and price > product.price:
             problem = _("The sale price is above the regular price of %s.") % money(product.price)

@@ -106,6 +106,7 @@ def test_upcoming_sale_is_corrected(amy):
     assert found.opens_at == later.replace(microsecond=0)
     assert "8.80" in Client().get(sale.get_absolute_url()).text
     assert "above the regular price" in errors(correct(amy, found, price="20.01"))["price"][0]
+    assert errors(correct(amy, found, price="0"))["price"] == ["The price must be above 0."]
 
 
 def test_open_sale_is_corrected_by_the_fields_of_its_page(amy):

