@@ -99,10 +99,14 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
 
+    height = PLOT - 14 - HEAD
+    beyond = max(1, most - stocks[-1])
+    # One unit too many of 400 would be less than a pixel high.
+    rise = max(HEAD, height * beyond / most)
+
     def y(units: float) -> float:
-        place = PLOT - units / most * (PLOT - 14 - HEAD)
-        # One unit too many of 400 would be less than a pixel high.
-        return float(round(min(place, y(stocks[-1]) - HEAD) if units > stocks[-1] else place, 1))
+        within = min(units, stocks[-1])
+        return float(round(PLOT - height * within / most - rise * (units - within) / beyond, 1))
 
     drawing = Drawing()
     drawing.line(x(0), y(0), x(seconds), y(0))
