@@ -1,5 +1,6 @@
 """Template filters for times and prices, and parts that all viewers of a page share."""
 
+import re
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -8,7 +9,7 @@ from django import template
 from django.conf import settings
 from django.forms import BoundField
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from inventory.money import with_sign
@@ -55,6 +56,13 @@ register.filter("sign", with_sign)
 
 
 register.filter("guard", guard_title)
+
+
+@register.filter
+def clauses(headline: str) -> SafeString:
+    """Return a headline that wraps between its clauses; within one only if it has no room."""
+    parts = re.findall(r"([^.，]+[.，]?)(\s*)", headline)
+    return format_html_join("", '<span class="clause">{}</span>{}', parts)
 
 
 @register.filter
