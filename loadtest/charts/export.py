@@ -143,6 +143,7 @@ def shown(result: Report) -> dict[str, Any]:
             for run in listed
         ],
         "met": sum(map(report.met, runs)),
+        "is_exact": all(run["verdict"] == "ok" for run in runs),
         "of": len(runs),
         "spreads": report.spreads(runs),
         "unlisted": len(runs) - len(listed),

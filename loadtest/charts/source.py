@@ -15,8 +15,8 @@ from loadtest.kernel.history import Event
 BACKENDS, RECIPES = "locking/backends", "loadtest/recipes"
 TEXTBOOK = f"{RECIPES}/redis_textbook.py"
 STOCK, LEASE = "inventory/stock.py", "locking/lease/lease.py"
-Place = tuple[str, str]
-"""A file, and a part of one of its lines."""
+Place = tuple[str, ...]
+"""A file, a part of one of its lines, and a part of the last line if there are several."""
 ACQUIRE: dict[str, Place] = {
     "none": (f"{BACKENDS}/none.py", "return Grant("),
     "process": (f"{BACKENDS}/process.py", "owned = self._owned.get("),
@@ -35,8 +35,8 @@ ACQUIRE: dict[str, Place] = {
 RELEASE: dict[str, Place] = {
     "none": (f"{BACKENDS}/none.py", "def release"),
     "process": (f"{BACKENDS}/process.py", "del self._owned[name]"),
-    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
-    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('GET'"),
+    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if not grant_next(holder)", "'DEL', lock"),
+    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('GET'", "'PEXPIRE'"),
     "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
     "mysql_session": (f"{BACKENDS}/mysql_session.py", "free = "),
     "mysql_row": (f"{RECIPES}/mysql_row.py", "DELETE, name=name"),
@@ -46,6 +46,22 @@ RELEASE: dict[str, Place] = {
     ),
 }
 """By alias, the line that releases it."""
+REJECTED: dict[str, Place] = {
+    **RELEASE,
+    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
+}
+"""The line that finds another owner's lock instead."""
+KILLED: dict[tuple[str, str], Place] = {
+    ("DECR, then RPUSH; LPOP", "buyer A"): (f"{RECIPES}/flash_sale.py", "reach(RESERVED)"),
+    ("DECR, then RPUSH; LPOP", "consumer"): (f"{RECIPES}/flash_sale.py", "reach(POPPED)"),
+    ("shop, stream with acknowledgement", "buyer A"): (
+        *("loadtest/load/own_sale.py", "reach(RESERVED)"),
+    ),
+    ("shop, stream with acknowledgement", "consumer"): (
+        *("shop/reservations/order_writer.py", 'reach("queued.read")'),
+    ),
+}
+"""By guard and actor, the fail point at which a process is killed."""
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}
 """The recipes that scenarios run under the alias of the backend that repairs them, by guard."""
 WRITES = {
@@ -131,17 +147,22 @@ ENDED = SourceLine("", "")
 """After the end of a purchase or of its process, or when a buyer is told something."""
 
 
-def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | None:
+def line_of(
+    event: Event, *, alias: str = "", guard: str = "", released: str = ""
+) -> SourceLine | None:
     """Return the line that the event's process executes, None if it goes on with the one before.
 
-    `alias` is that of the lock; `guard` names the lock and the write strategy in words.
+    `alias` is that of the lock; `guard` names the lock and the write strategy in words. `released`
+    says that a release was "rejected", or "early": its owner releases again later.
     """
     store = RECIPE_OF.get(guard, alias)
     match event["do"], event.get("type"):
         case "acquire", "invoke" if store in ACQUIRE:
             return _line(*ACQUIRE[store])
+        case "release", "invoke" if released == "early":
+            return _line("loadtest/load/shop_worker.py", "lease.backend.release(")
         case "release", "invoke" if store in RELEASE:
-            return _line(*RELEASE[store])
+            return _line(*(REJECTED if released == "rejected" else RELEASE)[store])
         case "step", _any if event.get("code"):
             return _line(*event["code"])
         case "step", _any if "lane" not in event:
@@ -163,19 +184,22 @@ def line_of(event: Event, *, alias: str = "", guard: str = "") -> SourceLine | N
             return _line("shop/purchase/place_order.py", "Placed(order=order, replayed=True")
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
             return _line(STOCK, 'reach("stock.read"')
+        case "fault", "start" if (guard, event["actor"]) in KILLED:
+            return _line(*KILLED[guard, event["actor"]])
         case ("fault", "start") | ("buy", ("ok" | "fail" | "unknown")):
             return ENDED if event.get("what", "killed") == "killed" else None
     return None
 
 
 @cache
-def _line(path: str, part: str) -> SourceLine | None:
+def _line(path: str, part: str, last: str = "") -> SourceLine | None:
     """Return the first line of a file with this part; None if it was changed, which a test finds.
 
-    A course whose other lines are right is worth more than an error page.
+    With `last`, the lines up to that one follow. A course whose other lines are right is worth more
+    than an error page.
     """
-    excerpt = Excerpt(path, part)
+    excerpt = Excerpt(path, part, last)
     try:
-        return SourceLine(excerpt.place, *excerpt.lines())
+        return SourceLine(excerpt.place, " ".join(map(str.strip, excerpt.lines())))
     except ValueError:
         return None

@@ -29,6 +29,7 @@ from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
 from loadtest.kernel.history import SECOND
+from loadtest.kernel.report import duration
 from shop.sales.guards import guard_words
 
 __all__ = ["draw", "heading", "length_of", "read", "story"]
@@ -199,8 +200,9 @@ class _Timeline(Panel):
             self.signs.add("poll")
             strokes = "".join(f"M{x:.1f} {y + 2:.1f}v12" for x in polls)
             self.add("path", d=strokes, stroke=BAD)
-        # Writes are drawn last, above everything else.
-        for at, name, label in sorted(marks, key=lambda mark: mark[1] in ("good", "bad")):
+        # Writes are drawn above everything else, and above them the cross of a killed process,
+        # which is the last mark of its lane.
+        for at, name, label in sorted(marks, key=lambda mark: mark[1] in ("good", "bad", "kill")):
             if name == "poll":
                 continue
             x = self.axis(at)
@@ -263,8 +265,7 @@ class _Timeline(Panel):
 
 def seconds(span: Span) -> str:
     """Return the length of a span as text."""
-    length = (span.end - span.begin) / SECOND
-    return _("%.1f s") % length if length >= 0.1 else _("%.0f ms") % (length * 1000)
+    return duration((span.end - span.begin) / SECOND)
 
 
 def _sort_key(lane: Lane) -> tuple[bool, str, int]:

@@ -23,7 +23,7 @@ _RECORDED = (
     *(gettext_noop("paused"), gettext_noop("GIL held"), gettext_noop("works")),
     *(gettext_noop("killed"), gettext_noop("down"), gettext_noop("clock jumps")),
     *(gettext_noop("replication cut"), gettext_noop("promoted")),
-    gettext_noop("force"),
+    *(gettext_noop("force"), gettext_noop("drain")),
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
     *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
@@ -51,7 +51,8 @@ class StockWrite(NamedTuple):
     is_lost: bool
     """True if the writer had read another quantity: its write does not count the other's sale."""
     rejected: str | None = None
-    """Why the row rejected it: the tokens of row and writer, NONE_LEFT, or "" if it had changed."""
+    """Why the row rejected it: "#2 > #1", the tokens of row and writer, or "2 > 1", their epochs if
+    these differ; NONE_LEFT, or "" if it had changed."""
 
     @property
     def is_bad(self) -> bool:
@@ -135,6 +136,8 @@ class TimelineData:
         """How each actor read the stock row."""
         self._claims: dict[str, str] = {}
         """The short token with which each actor wants to write."""
+        self._epochs: dict[str, int] = {}
+        """Its epoch."""
         self._quantity = self._initial = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
         self._asked: dict[str, tuple[str, int]] = {}
@@ -192,6 +195,7 @@ class TimelineData:
                 self._mark(name, at, "no", gettext_noop("notices the lock is lost"))
             case "read", "ok":
                 self._claims[name] = claim = self.claim_of(event)
+                self._epochs[name] = event.get("epoch", 0)
                 if (quantity := event["quantity"]) is not None:
                     self._last_read[name] = event
                     shown = f"{quantity} · {claim}" if claim and self._is_fenced else quantity
@@ -207,8 +211,12 @@ class TimelineData:
                 stored = max(self._claims.values(), key=lambda one: int(one[1:] or 0), default="")
                 # A row without a newer token refuses because it has changed since it was read.
                 why = f"{stored} > {offered}" if offered and offered != stored else ""
+                if why and (newer := max(self._epochs.values())) > self._epochs[name]:
+                    why = f"{newer} > {self._epochs[name]}"
                 why = NONE_LEFT if event.get("error") == "OutOfStock" else why
                 self._write(at, name, None, why)
+            case "buy", "ok" if event.get("replayed"):
+                self._mark(name, at, "mark", gettext_noop("same order"))
             case "buy", "fail" if event["error"] == "SoldOut":
                 self._mark(name, at, "no", gettext_noop("sold out"))
             case "buy", "unknown" if event["error"] in ("Overloaded", "ServiceUnavailable"):

@@ -93,6 +93,7 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
     data, guard = read(variant), str(variant.get("guard", ""))
     aliases = {e["owner"]: e["backend"] for e in data.events if "backend" in e}
     writes = {write.at: write for write in data.stock}
+    released = dict(_of_releases(data))
     found = list(_of_leases(data, "expired"))  # before the grant that was possible then
     for event in data.events:
         alias = aliases.get(event.get("owner", ""), "")
@@ -100,7 +101,9 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
             who = lane_title(lane := data.lane_of(event))
             # What a buyer learns from its release, the line of that release shows.
             is_told = event["do"] == "lost" and not lane.startswith(WATCHDOG)
-            line = None if is_told else line_of(event, alias=alias, guard=guard)
+            how = released.get(event["t"], "")
+            line = line_of(event, alias=alias, guard=guard, released=how)
+            line = None if is_told else line
             # A name that ends in a Chinese character is not followed by a space.
             text = BETWEEN_CHINESE.sub("", capfirst(text % {**event, "who": who}))
             write, stock = writes.get(event["t"]), ""
@@ -119,6 +122,19 @@ def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
     for lease in data.leases:
         if lease.how == how:
             yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
+
+
+def _of_releases(data: TimelineData) -> Iterator[tuple[int, str]]:
+    """Yield the times of unusual releases with what they were: "rejected" or "early"."""
+    asked: dict[str, int] = {}
+    for event in data.events:
+        match event["do"], event.get("type"):
+            case "release", "invoke":
+                if (owner := event["owner"]) in asked:
+                    yield asked[owner], "early"
+                asked[owner] = event["t"]
+            case "release", "fail":
+                yield asked[event["owner"]], "rejected"
 
 
 def _words(
@@ -171,6 +187,11 @@ def _of_write(write: StockWrite) -> str:
     if write.rejected:
         newer, older = write.rejected.split(" > ")
         text = _("%(who)s writes with token {older}. The row carries {newer} and rejects it.")
+        if newer.isdigit():
+            text = _(
+                "%(who)s writes with a token of epoch {older}. The row carries one of epoch "
+                "{newer} and rejects it."
+            )
         return text.format(older=older, newer=newer)
     if write.rejected is not None:
         return _("%(who)s writes. The row has changed since the read and rejects it.")

@@ -7,6 +7,8 @@ from operator import eq, ge, le
 from statistics import median
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from inventory.management.console import Rows
 from loadtest.kernel import marked
 
@@ -42,6 +44,11 @@ class Target(NamedTuple):
         pairs = zip(_values(row, self.figure), others, strict=False)
         ratios = [one / reference for one, reference in pairs if reference]
         return median(ratios) if ratios else None
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the active language, below 0.1 s in milliseconds."""
+    return _("%.1f s") % seconds if seconds >= 0.1 else _("%.0f ms") % (seconds * 1000)
 
 
 def _values(row: Row, figure: str) -> list[float]:

@@ -7,10 +7,11 @@ from statistics import median
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext_noop, ngettext
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS, PAUSE_SECONDS
+from loadtest.kernel.report import duration
 from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
@@ -130,8 +131,9 @@ def with_lost_updates(runs: Sequence[Run]) -> list[tuple[str, Run]]:
 
 
 def explain(run: Run) -> str:
-    """Return three sentences: the first lost update of a run, and the sum of all of them."""
+    """Return sentences: the first lost update of a run, and the sum of all of them."""
     lost = run["lost_updates"]
+    missing = lost["units"] - lost["counted"]
     left = {(one["do"], one["actor"]): one["quantity"] for one in lost["events"]}
     read, first, second = (
         left[key] for key in (("read", "buyer A"), ("write", "buyer A"), ("write", "buyer B"))
@@ -140,12 +142,23 @@ def explain(run: Run) -> str:
         **lost,
         **{"read": read, "a_left": first, "b_left": second},
         **{"a": read - first, "b": read - second, "both": 2 * read - first - second},
-        "missing": lost["units"] - lost["counted"],
+        **{"missing": missing, "seconds": duration(lost["seconds"])},
     }
-    total = _(
+    total = ngettext(
         "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
-        "were not counted."
+        "was not counted.",
+        "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
+        "were not counted.",
+        missing,
     )
+    # Of an incomplete recording, these two do not add up to what the rows show.
+    if (again := lost.get("taken_again", 0)) and lost["put_back"] - again == missing:
+        told = _(
+            "Of all writes, %(times)s were computed from a stock that was out of date: together, "
+            "they put %(put_back)s sold units back into the stock and took %(taken_again)s "
+            "out again."
+        )
+        total = f"{told} {total}"
     pair = _(
         "Buyers A and B both read a stock of %(read)s before either wrote. A sold %(a)s and wrote "
         "%(a_left)s, then B sold %(b)s and wrote %(b_left)s: %(both)s sold, and the stock went "
@@ -154,15 +167,16 @@ def explain(run: Run) -> str:
     if (found := left.get(("write", "someone else"))) is not None:
         values |= {"found": found, "back": second - found}
         pair = _(
-            "Buyers A and B both read a stock of %(read)s before either wrote. B wrote %(seconds)s "
-            "s after its read; by then the sales of A and others had reduced the stock to "
-            "%(found)s. B sold %(b)s and wrote %(b_left)s: this sale raised the stock by %(back)s."
+            "Buyers A and B both read a stock of %(read)s before either wrote. B wrote "
+            "%(seconds)s after its read; by then the sales of A and others had reduced the stock "
+            "to %(found)s. B sold %(b)s and wrote %(b_left)s: this sale raised the stock by "
+            "%(back)s."
         )
         if _was_paused(run):
             pair = _(
                 "Buyers A and B both read a stock of %(read)s before either wrote. B, which "
                 "held the lock, was paused past its lease; meanwhile the next holders reduced the "
-                "stock to %(found)s. B woke up after %(seconds)s s, sold %(b)s and wrote "
+                "stock to %(found)s. B woke up after %(seconds)s, sold %(b)s and wrote "
                 "%(b_left)s: this sale raised the stock by %(back)s."
             )
     return f"{pair} {total}".replace("。 ", "。") % values

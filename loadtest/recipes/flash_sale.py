@@ -166,7 +166,7 @@ class BookedBlindly(Textbook):
         order = self.orders.get(customer=self.user)
         order.status = Order.Status.PAID
         order.save()
-        self.show_orders((HERE, "order.status = Order.Status.PAID"))
+        self.show_orders((HERE, "order.save()"))
         return "paid"
 
 

@@ -13,6 +13,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from loadtest.kernel.judges import Finding
+from loadtest.kernel.report import duration
 from loadtest.scenarios.testbed import Testbed
 
 Facts = dict[str, Any]
@@ -46,7 +47,7 @@ class Scenario:
 
     `run(testbed, is_repaired)` runs one variant and returns its facts, all of them numbers; the
     fact "broke" says whether the failure occurred. In the story, `%(b_name)s` is a fact of the
-    broken variant and `%(r_name)s` one of the repaired variant.
+    broken variant and `%(r_name)s` one of the repaired variant; a fact "waited" has its unit.
     """
 
     name: str
@@ -90,7 +91,8 @@ class Scenario:
         broken, repaired = (variant["facts"] for variant in result["halves"])
         facts = {f"b_{name}": fact for name, fact in broken.items()}
         facts |= {f"r_{name}": fact for name, fact in repaired.items()}
-        return [line % facts for line in str(self.story).splitlines()]
+        waits = {name: duration(fact) for name, fact in facts.items() if name.endswith("waited")}
+        return [line % (facts | waits) for line in str(self.story).splitlines()]
 
 
 REGISTERED: dict[str, Scenario] = {}

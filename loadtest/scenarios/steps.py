@@ -73,7 +73,7 @@ def buy_while_holder_stalls(
     asked, answered, *_later = (event["t"] for event in mine if event["do"] == "acquire")
     return {
         **sold(sale),
-        "second_waited": round((answered - asked) / SECOND, 2),
+        "second_waited": round((answered - asked) / SECOND, 3),
         "second_told": answer.get("error", "order"),
         "stalled": round(stalled, 2),
     }
@@ -121,7 +121,7 @@ def crash_and_wait(
         waiter.call("release", name=LOCK)
     return {
         "ttl": ttl,
-        "waited": round(answer["seconds"], 2),
+        "waited": round(answer["seconds"], 3),
         "granted": int(answer["ok"]),
         "broke": not answer["ok"],
     }

@@ -200,14 +200,14 @@ class JobRunAdmin(LargeTable, ReadOnlyAdmin):
     list_display = (
         "scheduled_for",
         "task",
-        "arguments",
         "state",
-        "attempts",
-        "duplicates",
-        "host",
-        "started_at",
         "took",
         "detail",
+        "attempts",
+        "duplicates",
+        "started_at",
+        "host",
+        "arguments",
     )
     list_filter = ("state", "scheduled_for", "task")
     search_fields = ("task",)

@@ -21,11 +21,18 @@
     };
   }
 
+  /** The moments of sentences, in order. */
+  function timesOf(sentences) {
+    return [...new Set(sentences.map((one) => Number(one.dataset.t)))].sort((a, b) => a - b);
+  }
+
   /** One variant: its picture, its sentences, and what they say about the row and the code. */
   class Variant {
     constructor(figure) {
+      this.figure = figure;
       this.label = figure.dataset.label;
       this.sentences = [...figure.querySelectorAll("li[data-t]")];
+      this.times = timesOf(this.sentences);
       const panels = [...figure.querySelectorAll("svg g[data-length]")];
       this.length = Number(panels[0]?.dataset.length ?? 0);
       this.cursors = panels.map(cursorOf);
@@ -73,8 +80,7 @@
   class Player {
     constructor(root) {
       this.variants = [...root.querySelectorAll("figure")].map((figure) => new Variant(figure));
-      const sentences = this.variants.flatMap((variant) => variant.sentences);
-      this.times = [...new Set(sentences.map((one) => Number(one.dataset.t)))].sort((a, b) => a - b);
+      this.times = timesOf(this.variants.flatMap((variant) => variant.sentences));
       this.panel = root.querySelector(".playback");
       this.button = this.panel.querySelector("[data-do=play]");
       this.playText = this.button.textContent;
@@ -97,11 +103,13 @@
       if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
       const isPicture = event.target.matches(".scroll");
       if (!isPicture && !event.target.closest(".playback")) return;
+      // In a picture, its own events; in the controls, those of all pictures.
+      const { times } = this.variants.find(({ figure }) => figure.contains(event.target)) ?? this;
       const action = {
-        ArrowRight: () => this.step(1),
-        ArrowLeft: () => this.step(-1),
-        Home: () => this.jump(this.times[0]),
-        End: () => this.jump(this.times.at(-1)),
+        ArrowRight: () => this.step(1, times),
+        ArrowLeft: () => this.step(-1, times),
+        Home: () => this.jump(times[0]),
+        End: () => this.jump(times.at(-1)),
         " ": isPicture ? () => this.toggle() : null, // a button has its own use for Space
       }[event.key];
       if (!action) return;
@@ -109,9 +117,9 @@
       action();
     }
 
-    step(by) {
+    step(by, times) {
       this.pause();
-      this.advance(by);
+      this.advance(by, times);
     }
 
     jump(time) {
@@ -120,9 +128,9 @@
     }
 
     /** Go to the next or the previous event; return false if there is none. */
-    advance(by) {
+    advance(by, times = this.times) {
       const { time } = this;
-      const next = by > 0 ? this.times.find((one) => one > time) : this.times.findLast((one) => one < time);
+      const next = by > 0 ? times.find((one) => one > time) : times.findLast((one) => one < time);
       if (next !== undefined) this.go(next);
       return next !== undefined;
     }

@@ -38,6 +38,7 @@ def check_sum(run: dict[str, Any]) -> str:
     with translation.override("en"):
         text = report.explain(run)
     pair, total = text.split("In all, ")
+    pair, _all, others = pair.partition("Of all writes, ")
     if "raised the stock" in pair:
         match = re.search(r"(\d+)\. B .* wrote (\d+): this sale raised the stock by (\d+)", pair)
         assert match, pair
@@ -53,6 +54,9 @@ def check_sum(run: dict[str, Any]) -> str:
     sold, counted, missing = map(int, re.findall(r"\d+", total))
     assert sold == run["sold"]
     assert missing == sold - counted > 0
+    if others:
+        _times, put_back, taken_again = map(int, re.findall(r"\d+", others))
+        assert put_back - taken_again == missing
     return text
 
 

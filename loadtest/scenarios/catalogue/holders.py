@@ -34,9 +34,9 @@ SLOW_WORK_TTL = 1.5
     story=_(
         "Buyer A had a lease of %(b_ttl).0f s, longer than any work, and was killed after "
         "%(b_works).1f s.\n"
-        "Buyer B had to wait %(b_waited).1f s for the end of the lease.\n"
+        "Buyer B had to wait %(b_waited)s for the end of the lease.\n"
         "With a lease of %(r_ttl).0f s, which the watchdog extended while A lived, B waited "
-        "%(r_waited).1f s."
+        "%(r_waited)s."
     ),
     repair=_("A short lease that a watchdog extends; or a session, which ends with its process."),
     immune=_(
@@ -62,7 +62,7 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     repaired="redis + fenced",
     story=_(
         "Buyer A had read the stock when SIGSTOP stopped it for %(b_stalled).1f s, longer than "
-        "its lease of %(b_ttl).1f s; buyer B was granted the lock after %(b_second_waited).1f s.\n"
+        "its lease of %(b_ttl).1f s; buyer B was granted the lock after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
         "With the fence, both again thought so for %(r_overlap_seconds).1f s, but A's late write "
@@ -91,7 +91,7 @@ def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     repaired="redis + fenced",
     story=_(
         "A C call in buyer A's process held the GIL longer than the lease of %(b_ttl).1f s. The "
-        "watchdog could not renew it; B got the lock after %(b_second_waited).1f s.\n"
+        "watchdog could not renew it; B got the lock after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
         "With the fence, A's late write was rejected: %(r_sold)d sold of %(r_stock)d."
@@ -114,9 +114,9 @@ def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     repaired=gettext_noop("redis + naive, watchdog"),
     story=_(
         "Buyer A worked longer than its lease of %(b_ttl).1f s, which was not renewed: buyer B "
-        "was granted the lock after %(b_second_waited).1f s.\n"
+        "was granted the lock after %(b_second_waited)s.\n"
         "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
-        "With the watchdog, buyer B waited %(r_second_waited).1f s, until A had written. Then it "
+        "With the watchdog, buyer B waited %(r_second_waited)s, until A had written. Then it "
         "was told “sold out”: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("The watchdog, which extends the lease every third of its length."),
@@ -139,10 +139,10 @@ def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     repaired=gettext_noop("redis + naive, released after the commit"),
     story=_(
         "Buyer A released the lock before its transaction committed, and buyer B got it after "
-        "%(b_second_waited).2f s and read the old stock.\n"
+        "%(b_second_waited)s and read the old stock.\n"
         "The lock never had two holders at once (%(b_lease_overlaps)d overlaps), yet %(b_sold)d "
         "were sold of %(b_stock)d.\n"
-        "When the lock was released after the commit, buyer B waited %(r_second_waited).1f s and "
+        "When the lock was released after the commit, buyer B waited %(r_second_waited)s and "
         "read the new stock: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("The lock goes around the transaction, never inside it."),

@@ -30,7 +30,7 @@ scenario(
     story=_(
         "Buyer A had read the stock, %(b_stock)d unit, and buyer B read it before A wrote.\n"
         "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
-        "With a lock in Redis, B waited %(r_second_waited).1f s, until A had written. It then read "
+        "With a lock in Redis, B waited %(r_second_waited)s, until A had written. It then read "
         "0 and was told “sold out”: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("A lock: B cannot read while A holds it."),
@@ -47,7 +47,7 @@ scenario(
     story=_(
         "Buyers A and B were served by two processes, and each process granted its own lock.\n"
         "Both wrote what they had computed: %(b_sold)d sold of %(b_stock)d.\n"
-        "With a lock in Redis, B waited %(r_second_waited).1f s, until A had written. It then read "
+        "With a lock in Redis, B waited %(r_second_waited)s, until A had written. It then read "
         "0 and was told “sold out”: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("A lock in a store that every process and machine asks."),

@@ -43,9 +43,9 @@ scenario(
     story=_(
         "Buyer A took the key with SETNX and was killed; the server reports that the key never "
         "expires (PTTL %(b_pttl)d).\n"
-        "Buyer B gave up after %(b_waited).1f s, twice the usual lease.\n"
+        "Buyer B gave up after %(b_waited)s, twice the usual lease.\n"
         "With SET NX PX, one command with a lease of %(r_ttl).0f s, B got the lock after "
-        "%(r_waited).1f s."
+        "%(r_waited)s."
     ),
     repair=_("An expiry, set by the command that sets the key."),
     immune=IMMUNE_TO_RECIPE,
@@ -63,9 +63,9 @@ scenario(
     story=_(
         "Buyer A was killed after SETNX and before EXPIRE: the key exists and never expires "
         "(PTTL %(b_pttl)d).\n"
-        "Buyer B gave up after %(b_waited).1f s, although the lease should have lasted "
+        "Buyer B gave up after %(b_waited)s, although the lease should have lasted "
         "%(b_ttl).0f s.\n"
-        "With both in one command, B got the lock %(r_waited).1f s after the crash."
+        "With both in one command, B got the lock %(r_waited)s after the crash."
     ),
     repair=_("One command that sets key and expiry: SET NX PX, or a script."),
     immune=IMMUNE_TO_RECIPE,
@@ -84,7 +84,7 @@ scenario(
         "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
         "removed B's key.\n"
         "Buyer C got the lock at once, and both B and C thought they held it.\n"
-        "With an owner check, A's release was rejected, and C gave up after %(r_third_waited).1f s."
+        "With an owner check, A's release was rejected, and C gave up after %(r_third_waited)s."
     ),
     repair=_("One script that compares the owner and only then deletes the key."),
     immune=IMMUNE_TO_RECIPE,
@@ -107,8 +107,8 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
         process.call("release", name=LOCK)
     return {
         "ttl": SHORT_TTL,
-        "second_waited": round(second["seconds"], 2),
-        "third_waited": round(answer["seconds"], 2),
+        "second_waited": round(second["seconds"], 3),
+        "third_waited": round(answer["seconds"], 3),
         "third_granted": int(answer["ok"]),
         "release_refused": int(released.get("error") == "LockLost"),
         "broke": answer["ok"],
@@ -125,10 +125,10 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
     story=_(
         "Buyer A inserted the row and was killed: %(b_rows)d row without an expiry stayed in the "
         "table.\n"
-        "Buyer B was refused after %(b_waited).2f s: the recipe cannot wait, and the row stays "
+        "Buyer B was refused after %(b_waited)s: the recipe cannot wait, and the row stays "
         "until an operator deletes it.\n"
         "With GET_LOCK, the server freed the lock when the connection of the dead holder ended: B "
-        "got it after %(r_waited).2f s."
+        "got it after %(r_waited)s."
     ),
     repair=_("GET_LOCK, which ends with its connection; or a row that has an expiry."),
     immune=IMMUNE_TO_RECIPE,

@@ -31,11 +31,12 @@ JUMP_SECONDS = 31.0
     repaired=gettext_noop("redlock + naive, five masters"),
     story=_(
         "The master was killed before it had replicated buyer A's lock; the promoted replica "
-        "granted the lock to buyer B within %(b_second_waited).2f s.\n"
+        "granted the lock to buyer B within %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).2f s both thought they held the lock, and both leases were "
         "still valid: %(b_sold)d sold of %(b_stock)d.\n"
-        "With five masters, the loss of one changed nothing: buyer B waited %(r_second_waited).1f "
-        "s, until A had written, and was told “sold out”: %(r_sold)d sold of %(r_stock)d."
+        "With five masters, the loss of one changed nothing: buyer B waited "
+        "%(r_second_waited)s, until A had written, and was told “sold out”: %(r_sold)d sold of "
+        "%(r_stock)d."
     ),
     repair=_(
         "RedLock, which asks a majority of independent masters. With one master, the fence: tokens "
@@ -83,11 +84,11 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
     repaired=gettext_noop("redlock + naive, delayed restart"),
     story=_(
         "Three of five masters had voted for buyer A. One lost its data in a restart and voted "
-        "again; with two more, buyer B had a majority after %(b_second_waited).2f s.\n"
+        "again; with two more, buyer B had a majority after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).2f s both thought that a majority had granted them the lock: "
         "%(b_sold)d sold of %(b_stock)d.\n"
         "With RESTART_DELAY set to the lease of %(r_ttl).0f s, the restarted masters did not "
-        "vote: buyer B was refused after %(r_second_waited).1f s, and %(r_sold)d was sold of "
+        "vote: buyer B was refused after %(r_second_waited)s, and %(r_sold)d was sold of "
         "%(r_stock)d."
     ),
     repair=_("RESTART_DELAY: a master votes again once every lease it may have forgotten is over."),
@@ -132,7 +133,7 @@ def _has_majority() -> bool:
     repaired="redlock + fenced",
     story=_(
         "Three of five clocks jumped %(b_jump).0f s ahead, past buyer A's lease of %(b_ttl).0f "
-        "s, and buyer B had a majority after %(b_second_waited).2f s.\n"
+        "s, and buyer B had a majority after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).2f s both leases were valid by the clocks of their holders: "
         "%(b_sold)d sold of %(b_stock)d.\n"
         "With the fence, whose token the stock row issues itself, A's write was rejected: "

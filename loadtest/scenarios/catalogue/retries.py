@@ -18,9 +18,9 @@ from loadtest.scenarios.testbed import Testbed
     story=_(
         "Buyer A's process wrote the order and was killed before it replied. The customer pressed "
         "again: buyer B in the chart.\n"
-        "The second form had a key of its own, and B sold another unit after %(b_waited).1f s: "
+        "The second form had a key of its own, and B sold another unit after %(b_waited)s: "
         "%(b_sold)d for one wish.\n"
-        "With the key of the first form, B found the order after %(r_waited).1f s and replied "
+        "With the key of the first form, B found the order after %(r_waited)s and replied "
         "with it: %(r_sold)d sold."
     ),
     repair=_("An idempotency key: the form keeps it, and the order's row has it as a unique key."),
@@ -38,4 +38,4 @@ def _reply_lost(testbed: Testbed, is_repaired: bool) -> Facts:
     key = "1" if is_repaired else "2"  # a new form has a new key
     waited = again.call("buy", **form, key=key)["seconds"]
     facts = sold(sale)
-    return facts | {"waited": round(waited, 2), "broke": facts["sold"] > 1}
+    return facts | {"waited": round(waited, 3), "broke": facts["sold"] > 1}

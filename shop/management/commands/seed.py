@@ -60,8 +60,8 @@ class Command(HelpfulCommand):
                 with CATALOGUE.open(encoding="utf-8", newline="") as lines:
                     import_products(lines)
             with SALES.open(encoding="utf-8", newline="") as lines:
-                for row in csv.DictReader(lines):
-                    _offer(row, now, guests)
+                rows = list(csv.DictReader(lines))
+            _write([one for row in rows for one in _offer(row, now, guests)])
         found = f"{Product.objects.count()} products, {Sale.objects.count()} sales."
         if not PASSWORD:
             self.stdout.write(f"{found} No account has a password: see `createsuperuser`.")
@@ -96,11 +96,14 @@ def _people() -> list[User]:
     return list(User.objects.filter(username__in=GUESTS).order_by("username"))
 
 
-def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:
-    """Create a sale and its orders, unless it exists or its product was deleted."""
+def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> list[Payment]:
+    """Create a sale and its orders, unless it exists or its product was deleted.
+
+    Return the payments, which are not written yet.
+    """
     product = Product.objects.filter(slug=row["product"]).first()
     if product is None or Sale.objects.filter(slug=product.slug).exists():
-        return
+        return []
     to_duration = models.DurationField().to_python
     sale = create_sale(
         product=product,
@@ -116,12 +119,21 @@ def _offer(row: dict[str, str], now: datetime, guests: list[User]) -> None:
         apps.get_app_config("waiting_room").seed(  # type: ignore[attr-defined]
             sale=sale, mode=row["room"], inlet=int(row["inlet"])
         )
-    if guests := guests[: int(row["sold"])]:
-        _sell(sale, guests)
+    return _sell(sale, guests[: int(row["sold"])])
 
 
-def _sell(sale: Sale, guests: list[User]) -> None:
+def _write(payments: list[Payment]) -> None:
+    payments.sort(key=lambda payment: payment.answer_by)  # lists show them by number
+    Payment.objects.bulk_create(payments)
+    for payment in payments:
+        payment.created_at = payment.answer_by
+    Payment.objects.bulk_update(payments, ["created_at"])
+
+
+def _sell(sale: Sale, guests: list[User]) -> list[Payment]:
     """Create paid orders with their ledger rows, without a lock: no customer buys yet."""
+    if not guests:
+        return []
     CustomerQuota.objects.bulk_create(
         CustomerQuota(customer=guest, sale=sale, taken=1) for guest in guests
     )
@@ -157,12 +169,8 @@ def _sell(sale: Sale, guests: list[User]) -> None:
     paid = {"amount": sale.price, "status": Payment.Status.APPROVED}
     if settings.PAYMENT_PROVIDER == "simulated":  # else they were paid outside
         paid["provider_id"] = "seed"
-    payments = [
+    StockMovement.objects.bulk_update(lines, ["created_at"])
+    return [
         Payment(order=one, answer_by=one.created_at, closed_at=one.closed_at, **paid)
         for one in orders
     ]
-    Payment.objects.bulk_create(payments)
-    for payment in payments:
-        payment.created_at = payment.answer_by
-    Payment.objects.bulk_update(payments, ["created_at"])
-    StockMovement.objects.bulk_update(lines, ["created_at"])

@@ -36,7 +36,7 @@ def load_test(plan: Plan) -> dict[str, Any]:
             **{"stock": 50, "attempts": 200, "sold": 120_000, "oversold": 119_950},
             **{"undersold": 0, "orders_per_second": 12.5, "sold_at": curve, "marks": []},
             "wait_ms": {"p50": 1000.5, "p95": 2000.5, "p99": 30_000.5},
-            "lost_updates": {"events": reads, "units": 120_000, "counted": 10},
+            "lost_updates": {"events": reads, "units": 120_000, "counted": 10, "seconds": 0.0},
         }
         for repeat, discipline, backend in product(
             range(1, plan.repeats + 1), plan.disciplines, plan.backends

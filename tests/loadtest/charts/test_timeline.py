@@ -215,3 +215,10 @@ def test_incomplete_history_is_drawn(count: int) -> None:
     variant = {**paused(), "events": paused()["events"][:count]}
     assert parse(timeline.draw(variant)).tag == f"{SVG}svg"
     assert len(timeline.story(variant)) == count
+
+
+def test_order_that_a_second_form_finds_is_in_the_picture() -> None:
+    """The process that wrote it was killed at the same moment: its cross is above the check."""
+    drawn = timeline.draw(variants_of("retry-after-lost-reply")[1])
+    assert "same order" in texts(drawn)
+    assert drawn.index("M-3 0l2.2 2.4") < drawn.index("M-5 -6l10 12")

@@ -215,6 +215,10 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert page.count('<p class="buyers"') == 2, "of two guards, there is room for their buyers"
     assert f"bought beyond the stock: {control['oversold']}</li>" in page
     assert "data-player" in page
+    assert '<span class="verdict ok">Reproduced</span>' in page
+    LabRun.objects.update(report={**done.report, "runs": [locked]})
+    page = client.get(run.get_absolute_url()).text
+    assert '<span class="verdict ok">Exact</span>' in page, "nothing was to fail"
 
 
 def test_message_that_is_delivered_twice_runs_once(staff, monkeypatch):
