@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.utils.translation import gettext as _
 
@@ -80,28 +80,63 @@ class Axis:
         return found
 
 
+class Label(NamedTuple):
+    """A text and its place; a flag hangs at a line, at `line`, from what it names."""
+
+    x: float
+    y: float
+    anchor: str
+    line: float | None
+    text: str
+    attributes: dict[str, object]
+
+
 class Labels:
-    """Rows of labels that do not overlap: each label goes into the first row with room."""
+    """Labels that do not overlap: centred below what they name, or flags where that is crowded."""
 
     def __init__(self, top: float) -> None:
         self.top = top
-        self.rows: list[list[tuple[float, float]]] = []
+        self.wanted: list[tuple[float, str, dict[str, object]]] = []
 
-    @property
-    def height(self) -> int:
-        """The height of all rows."""
-        return LABEL * len(self.rows)
+    def add(self, x: float, text: str, **attributes: object) -> None:
+        """Ask for a label near x."""
+        self.wanted.append((x, text, attributes))
 
-    def place(self, x: float, text: str) -> tuple[float, float, str]:
-        """Reserve room for a label near x; return x, baseline and anchor of the label."""
-        x, anchor = anchored(x, text)
-        wide = width(text)
-        left = x - wide * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] - 3
-        right = left + wide + 6
-        rows = [*self.rows, []]
-        number = [all(right <= a or b <= left for a, b in row) for row in rows].index(True)
-        self.rows[number : number + 1] = [[*rows[number], (left, right)]]
-        return x, self.top + number * LABEL, anchor
+    def placed(self) -> list[Label]:
+        """Return all labels: each in the highest row where it covers no text and no line."""
+        centred = [_extent(*anchored(x, text), text) for x, text, _more in self.wanted]
+        found = []
+        for (x, text, attributes), extent in zip(self.wanted, centred, strict=True):
+            is_flag = sum(_meet(extent, other) for other in centred) > 1
+            place, anchor = flagged(x, text) if is_flag else anchored(x, text)
+            found.append(Label(place, self.top, anchor, x if is_flag else None, text, attributes))
+        # The flag furthest out is highest, so that the lines of the others do not cross it.
+        found.sort(key=lambda one: (one.anchor == "end", one.x if one.anchor == "end" else -one.x))
+        rows: list[list[tuple[float, float]]] = [[] for _one in found]
+        for n, one in enumerate(found):
+            extent = _extent(one.x, one.anchor, one.text)
+            free = [not any(_meet(extent, other) for other in row) for row in rows].index(True)
+            rows[free].append(extent)
+            if one.line is not None:
+                for row in rows[:free]:
+                    row.append((one.line - 1, one.line + 1))
+            found[n] = one._replace(y=self.top + free * LABEL)
+        return found
+
+
+def _extent(x: float, anchor: str, text: str) -> tuple[float, float]:
+    """Return the left and right edge of a text, with a margin."""
+    left = x - width(text) * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] - 3
+    return left, left + width(text) + 6
+
+
+def _meet(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def flagged(x: float, text: str) -> tuple[float, str]:
+    """Return x and anchor of a text beside a line at x: right of it, if there is room."""
+    return (x + 2, "start") if x + 2 + width(text) <= EDGE else (x - 2, "end")
 
 
 def anchored(x: float, text: str) -> tuple[float, str]:

@@ -33,6 +33,8 @@ LINES = (
 DASHES = {"A": "", "B": "5 4"}
 LEFT, PLOT, ROW = 40, 190, 46
 LEGEND = 22
+HEAD = 13
+"""How far a curve rises above the line of the stock, at least, if units are sold beyond it."""
 LABEL = 130
 """Distance at which the names of two faults do not touch."""
 END = {"text_anchor": "end"}
@@ -97,8 +99,14 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
 
+    height = PLOT - 14 - HEAD
+    beyond = max(1, most - stocks[-1])
+    # One unit too many of 400 would be less than a pixel high.
+    rise = max(HEAD, height * beyond / most)
+
     def y(units: float) -> float:
-        return float(round(14 + (1 - units / most) * (PLOT - 14), 1))
+        within = min(units, stocks[-1])
+        return float(round(PLOT - height * within / most - rise * (units - within) / beyond, 1))
 
     drawing = Drawing()
     drawing.line(x(0), y(0), x(seconds), y(0))

@@ -174,9 +174,9 @@ class _Timeline(Panel):
             self.add("rect", **self.extent(part), y=y, height=BAR, rx=3, fill=BELIEF)
         labels = Labels(y + BAR + 12)
         texts = [*self._faults(lane, y), *self._marks(lane, y)]
-        for x, text, name in sorted(texts):
-            self.label(labels, x, text, fill=BAD if name in ("bad", "kill") else "currentColor")
-        self.y = y + BAR + 6 + labels.height
+        for x, text, name in texts:
+            labels.add(x, text, fill=BAD if name in ("bad", "kill") else "currentColor")
+        self.y = y + BAR + 6 + self.draw_labels(labels)
 
     def _faults(self, lane: Lane, y: float) -> Iterable[tuple[float, str, str]]:
         """Draw the faults; yield the places and texts of their labels."""
@@ -228,8 +228,8 @@ class _Timeline(Panel):
             elif extent["width"] < width(text):
                 continue
             x = extent["x"] + extent["width"] / 2
-            self.label(labels, x, text, fill=BAD, font_weight="bold")
-        self.y = y + 14 + labels.height
+            labels.add(x, text, fill=BAD, font_weight="bold")
+        self.y = y + 14 + self.draw_labels(labels)
 
     def _ticks(self) -> None:
         y = self.y + 4

@@ -40,10 +40,15 @@ class Panel(Drawing):
         place = {"x": float(x), "y": y, "font_size": SMALL, "text_anchor": "middle"}
         self.labels.append(tag("text", text, **{**place, **attributes}))
 
-    def label(self, labels: Labels, x: float, text: str, **attributes: object) -> None:
-        """Add a text where it covers no other."""
-        x, y, anchor = labels.place(x, text)
-        self.text(x, y, text, text_anchor=anchor, **attributes)
+    def draw_labels(self, labels: Labels) -> float:
+        """Draw texts that do not cover each other; return their height."""
+        placed = labels.placed()
+        for one in placed:
+            if one.line is not None:
+                thin = {"stroke_width": 0.6, "stroke_opacity": 0.6}
+                self.line(one.line, labels.top - 11, one.line, one.y, **thin)
+            self.text(one.x, one.y, one.text, text_anchor=one.anchor, **one.attributes)
+        return max((one.y - labels.top + LABEL for one in placed), default=0)
 
     def since(self, at: int) -> int:
         """Return the nanoseconds since the first event."""
@@ -91,10 +96,10 @@ class Panel(Drawing):
             if width(text) < box["width"]:
                 self.text(centre, middle + 3.5, text.strip())
             elif len(leases) <= MAX_LABELS and self.is_labelled(lease.begin):
-                self.label(labels, centre, text.strip())
+                labels.add(centre, text.strip())
             if (how := end_of(lease)) and self.is_labelled(lease.end):
-                self.label(labels, self.axis(part.end), how, fill=BAD)
-        self.y = middle + 12 + labels.height
+                labels.add(self.axis(part.end), how, fill=BAD)
+        self.y = middle + 12 + self.draw_labels(labels)
 
     def _stock(self) -> None:
         middle = self._row(_("stock row"))
@@ -108,8 +113,8 @@ class Panel(Drawing):
             if self.is_labelled(write.at):
                 is_last = write is self.data.stock[-1]
                 bold = {"fill": BAD, "font_weight": "bold"} if write.is_bad else {}
-                self.label(labels, x, stock_text(write, is_last=is_last), **bold)
-        self.y = middle + 12 + labels.height
+                labels.add(x, stock_text(write, is_last=is_last), **bold)
+        self.y = middle + 12 + self.draw_labels(labels)
 
 
 def end_of(lease: Lease) -> str:

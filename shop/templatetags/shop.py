@@ -1,13 +1,15 @@
 """Template filters for times and prices, and parts that all viewers of a page share."""
 
+import re
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
 
 from django import template
 from django.conf import settings
+from django.forms import BoundField
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from inventory.money import with_sign
@@ -54,6 +56,21 @@ register.filter("sign", with_sign)
 
 
 register.filter("guard", guard_title)
+
+
+@register.filter
+def clauses(headline: str) -> SafeString:
+    """Return a headline that wraps between its clauses; within one only if it has no room."""
+    parts = re.findall(r"([^.，]+[.，]?)(\s*)", headline)
+    return format_html_join("", '<span class="clause">{}</span>{}', parts)
+
+
+@register.filter
+def control(field: BoundField) -> SafeString:
+    """Return the control of a field; the first one with an error gets the focus."""
+    faulty = [one.name for one in field.form if one.errors]
+    focus: dict[str, str | bool] = {"autofocus": field.name == faulty[0]} if faulty else {}
+    return field.as_widget(attrs=focus)
 
 
 @register.filter

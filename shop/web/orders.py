@@ -142,6 +142,8 @@ def _order_context(order: Order, key: str = "") -> dict[str, Any]:
         **_address_context(order),
         "now": timezone.now(),
         "key": key or str(uuid.uuid4()),
+        # The header's deadline may be another order's, and contradict the page's own.
+        "time_to_pay": None,
     }
 
 

@@ -10,11 +10,12 @@ import pytest
 from django.utils import translation
 
 from inventory.models import WriteStrategy
-from loadtest.charts import export
+from loadtest.charts import curves, export
 from loadtest.load.plan import BACKENDS, NEEDS, Plan
 from loadtest.load.verdict import CURVE_POINTS
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.export import recorded
+from tests.loadtest.charts.drawn import SVG, parse
 
 MOST_BYTES = 300 * 1024
 
@@ -42,6 +43,17 @@ def load_test(plan: Plan) -> dict[str, Any]:
         )
     ]
     return {"settings": asdict(plan), "versions": {"python": "3.11"}, "runs": runs}
+
+
+@pytest.mark.parametrize(("stock", "sold"), [(50, 51), (400, 401), (50, 200)])
+def test_curve_visibly_rises_above_the_line_of_the_stock(stock: int, sold: int) -> None:
+    run = {**load_test(Plan(backends=("none",)))["runs"][0], "stock": stock, "sold": sold}
+    run |= {"oversold": sold - stock, "sold_at": [[0.0, 0], [1.0, stock], [2.0, sold]]}
+    drawn = parse(curves.sold_over_time([run]))
+    points = next(drawn.iter(f"{SVG}polyline")).get("points", "").split()
+    line = next(one for one in drawn.iter(f"{SVG}line") if one.get("stroke-dasharray") == "5 4")
+    assert float(line.get("y1", 0)) - float(points[-1].partition(",")[2]) >= 10
+    assert float(points[-1].partition(",")[2]) >= 14, "inside the chart"
 
 
 LARGEST = Plan(

@@ -88,14 +88,15 @@ def test_chart_in_a_page_has_no_style_and_inherits_its_colour() -> None:
     assert int.from_bytes(svg.png(alone, 400)[16:20], "big") == 400
 
 
-def test_labels_do_not_overlap() -> None:
+def test_no_label_covers_another_or_the_line_of_a_flag() -> None:
     variant = paused()
     # Many marks at nearly one moment.
     variant["events"][6:6] = [
         event(1.15 + n / 1000, "buyer B", "read", "ok", quantity=n + 10) for n in range(6)
     ]
     boxes = []
-    for one in parse(timeline.draw(variant)).iter(f"{SVG}text"):
+    drawn = parse(timeline.draw(variant))
+    for one in drawn.iter(f"{SVG}text"):
         text, x, y = one.text or "", float(one.get("x", 0)), float(one.get("y", 0))
         left = x - width(text) * {"start": 0, "middle": 0.5, "end": 1}[one.get("text-anchor", "")]
         boxes.append((left, left + width(text), y - 8, y, text))
@@ -105,6 +106,13 @@ def test_labels_do_not_overlap() -> None:
         for other in boxes[place + 1 :]:
             is_apart = right <= other[0] or other[1] <= left or low <= other[2] or other[3] <= top
             assert is_apart, (text, other[4])
+    lines = [one for one in drawn.iter(f"{SVG}line") if one.get("x1") == one.get("x2")]
+    flags = [one for one in lines if float(one.get("y2", 0)) - float(one.get("y1", 0)) > 10]
+    assert len(flags) > 5
+    for one in flags:
+        x, top, low = (float(one.get(name, 0)) for name in ("x1", "y1", "y2"))
+        crossed = [box for box in boxes if box[0] < x < box[1] and box[2] < low and top < box[3]]
+        assert not crossed, (x, crossed)
 
 
 @recordings

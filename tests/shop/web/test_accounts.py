@@ -1,5 +1,7 @@
 """FAULTS.md, "Bad input": user names, sessions, hosts, cookies, and rate limits of sign-in."""
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -38,6 +40,13 @@ def test_next_page_is_never_another_site(wang, then):
     assert response["Location"] == "/"
     form = {"username": "new", "password1": PASSWORD, "password2": PASSWORD, "next": then}
     assert client_of().post("/accounts/sign-up/", form)["Location"] == "/"
+
+
+@pytest.mark.parametrize(("name", "faulty"), [("new", "password2"), ("", "username")])
+def test_first_field_with_an_error_has_the_focus(name, faulty):
+    form = {"username": name, "password1": PASSWORD, "password2": "another"}
+    page = client_of().post("/accounts/sign-up/", form).text
+    assert re.findall(r'name="(\w+)"[^>]* autofocus', page) == [faulty]
 
 
 @pytest.mark.usefixtures("nothing_changes")

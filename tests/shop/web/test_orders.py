@@ -196,6 +196,7 @@ def test_header_shows_the_minutes_of_the_earliest_unpaid_order(shop, li, order):
     for one, minutes in ((order, 3), (later, 9)):
         Order.objects.filter(pk=one.pk).update(pay_by=now + timedelta(minutes=minutes))
     assert BADGE.findall(shop.get("/").text) == ["3", "3"], "in the navigation, or on a phone"
+    assert BADGE.findall(shop.get(later.get_absolute_url()).text) == [], "it has its own deadline"
     mine = shop.get("/orders/").text
     assert mine.index(later.get_absolute_url()) < mine.index(order.get_absolute_url())
     Order.objects.filter(pk=order.pk).update(status=Order.Status.PAID)
