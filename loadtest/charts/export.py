@@ -88,7 +88,8 @@ def _why(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first lost update of each oversold guard: in words, as a chart and as code."""
     found = []
     for name, run in report.with_lost_updates(runs):
-        variant = {"events": run["lost_updates"]["events"], "guard": run["discipline"]}
+        events = run["lost_updates"]["events"]
+        variant = {"events": events, "guard": run["discipline"], "stock": run["stock"]}
         title = _("The first lost update: %(guard)s") % {"guard": name}
         story, chart = timeline.story(variant), timeline.draw(variant, title=title)
         found.append(

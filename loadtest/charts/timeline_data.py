@@ -27,7 +27,7 @@ _RECORDED = (
     *(gettext_noop("masters 4, 5"), gettext_noop("master 3")),
     *(gettext_noop("masters 1-3"), gettext_noop("master 1 of 5")),
     *(gettext_noop("pays"), gettext_noop("consumer"), gettext_noop("consumer 2")),
-    gettext_noop("someone else"),
+    gettext_noop("other buyers"),
 )
 
 
@@ -48,8 +48,8 @@ class StockWrite(NamedTuple):
     sold: int
     """The units sold by then."""
     initial: int
-    is_lost: bool
-    """True if the writer had read another quantity: its write does not count the other's sale."""
+    uncounted: int
+    """The units that were sold since the writer's read: its write does not count them."""
     rejected: str | None = None
     """Why the row rejected it: "#2 > #1", the tokens of row and writer, or "2 > 1", their epochs if
     these differ; NONE_LEFT, or "" if it had changed."""
@@ -57,7 +57,7 @@ class StockWrite(NamedTuple):
     @property
     def is_bad(self) -> bool:
         """True for a write that was rejected, or that should have been."""
-        return self.is_lost or self.rejected is not None or self.sold > self.initial
+        return bool(self.uncounted) or self.rejected is not None or self.sold > self.initial
 
 
 @dataclass
@@ -108,8 +108,13 @@ def short_tokens(events: Sequence[Event]) -> dict[int, str]:
 class TimelineData:
     """The lanes in the order of their first event, the overlaps and the writes to the stock."""
 
-    def __init__(self, recorded: Sequence[Event], has_fences: bool | None = None) -> None:
-        """By default, the lock has fences if a reader of the stock row had one."""
+    def __init__(
+        self, recorded: Sequence[Event], has_fences: bool | None = None, stock: int = 0
+    ) -> None:
+        """By default, the lock has fences if a reader of the stock row had one.
+
+        `stock` are the units of the sale, if the events begin in the middle of it.
+        """
         self.events = own(recorded)
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
         self.begin: int = drawn[0]
@@ -138,8 +143,10 @@ class TimelineData:
         """The short token with which each actor wants to write."""
         self._epochs: dict[str, int] = {}
         """Its epoch."""
-        self._quantity = self._initial = next((e["quantity"] for e in reads), None)
+        self._quantity = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
+        self._initial = stock or self._quantity or 0
+        self._sold = self._initial - (self._quantity or 0)
         self._asked: dict[str, tuple[str, int]] = {}
         self._faults: dict[tuple[str, str], int] = {}
         for event in self.events:
@@ -245,14 +252,14 @@ class TimelineData:
         last, before = self.stock[-1:], self._quantity
         known = self._last_read.get(actor, {}).get("quantity")
         units = 0 if rejected is not None else known - left if known and left is not None else 1
-        sold = units + (last[0].sold if last else 0)
-        is_lost = left is not None and known != before
+        sold = units + (last[0].sold if last else self._sold)
+        uncounted = 0 if left is None else (known or 0) - (before or 0)
         after = before if rejected is not None else left
-        write = StockWrite(at, before, after, sold, self._initial or sold, is_lost, rejected)
+        write = StockWrite(at, before, after, sold, self._initial or sold, uncounted, rejected)
         self.stock.append(write)
         self._quantity = after
 
 
 def read(variant: Mapping[str, Any]) -> TimelineData:
     """Return the timeline data of a variant."""
-    return TimelineData(variant["events"], variant.get("has_fences"))
+    return TimelineData(variant["events"], variant.get("has_fences"), variant.get("stock", 0))

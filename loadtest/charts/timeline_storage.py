@@ -134,7 +134,7 @@ def stock_text(write: StockWrite, *, is_last: bool = True) -> str:
     if write.sold > write.initial and is_last:
         count = _("%(sold)d of %(stock)d sold") % {"sold": write.sold, "stock": write.initial}
         return _("%(change)s: %(count)s") % {"change": change, "count": count} if change else count
-    if write.is_lost and write.sold <= write.initial:
+    if write.uncounted and write.sold <= write.initial:
         return _("%(change)s: not counted") % {"change": change}
     return change
 

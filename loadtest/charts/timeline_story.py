@@ -198,9 +198,11 @@ def _of_write(write: StockWrite) -> str:
     if write.after is None:
         return _("%(who)s writes, and the row accepts it.")
     texts = [_("%(who)s writes a stock of %(quantity)s.")]
-    if write.is_lost:
+    if write.uncounted:
         text = _("The row already said {before}: one sale is not counted.")
-        texts.append(text.format(before=write.before))
+        if write.uncounted > 1:
+            text = _("The row already said {before}: {uncounted} sales are not counted.")
+        texts.append(text.format(before=write.before, uncounted=write.uncounted))
     if write.sold > write.initial:
         text = _("That makes {sold} sold of {stock}.")
         texts.append(text.format(sold=write.sold, stock=write.initial))

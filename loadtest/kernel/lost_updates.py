@@ -20,7 +20,7 @@ def lost_updates(
     {"units": 200, "counted": 50, "times": 140, "events": [...], ...}: the reads and writes of
     "buyer A" and "buyer B". Both read the same number before either wrote; then A wrote, and B
     overwrote it.
-    If others had sold more by then, which B put back, "someone else" read what A left and wrote
+    If others had sold more by then, which B put back, "other buyers" read what A left and wrote
     what B found. `seconds` is the time between B's read and write,
     `at` the seconds from `started`, a monotonic time, to that write.
     `times` counts the writes that overwrote a quantity which their buyer had not read: fewer than
@@ -70,5 +70,5 @@ def _story(a: _Update, b: _Update, unseen: Sequence[_Update]) -> list[Event]:
     later = unseen[unseen.index(a) + 1 :]
     if later and later[-1].write["quantity"] < b.write["quantity"]:
         others = later[0].read, later[-1].write
-        named += [{**event, "actor": "someone else"} for event in others]
+        named += [{**event, "actor": "other buyers"} for event in others]
     return sorted(named, key=lambda event: int(event["t"]))

@@ -164,7 +164,7 @@ def explain(run: Run) -> str:
         "%(a_left)s, then B sold %(b)s and wrote %(b_left)s: %(both)s sold, and the stock went "
         "down by %(b)s."
     )
-    if (found := left.get(("write", "someone else"))) is not None:
+    if (found := left.get(("write", "other buyers"))) is not None:
         values |= {"found": found, "back": second - found}
         pair = _(
             "Buyers A and B both read a stock of %(read)s before either wrote. B wrote "

@@ -109,7 +109,9 @@ def test_upcoming_sale_is_corrected(amy):
     assert errors(correct(amy, found, price="0"))["price"] == ["The price must be above 0."]
 
 
-def test_open_sale_is_corrected_by_the_fields_of_its_page(amy):
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_open_sale_is_corrected_by_the_fields_of_its_page(amy, language):
+    amy.cookies["django_language"] = language
     sale, field = a_sale(opens_in=-30), r'<input type="(?:text|number)" name="(\w+)" value="(.*?)"'
     page = amy.get(f"/admin/shop/sale/{sale.pk}/change/").text
     sent = dict(re.findall(field, page[page.index('id="sale_form"') :]))
@@ -117,6 +119,7 @@ def test_open_sale_is_corrected_by_the_fields_of_its_page(amy):
     sent["limit_per_customer"] = "3"
     assert amy.post(f"/admin/shop/sale/{sale.pk}/change/", sent).status_code == 302
     assert fresh(sale).limit_per_customer == 3
+    assert fresh(sale).closes_at == sale.closes_at, "it was sent, but not changed"
 
 
 @pytest.mark.parametrize(

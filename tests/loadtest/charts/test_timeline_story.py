@@ -38,6 +38,21 @@ def test_story_tells_each_event_in_both_languages() -> None:
         assert texts(timeline.draw(paused()))[0] == "故障：<redis>"
 
 
+def test_story_of_an_excerpt_counts_what_was_sold_before() -> None:
+    """25 of 50 units were sold; then others sold the rest between B's read and its write."""
+    steps = [("A", "read", 25), ("B", "read", 25), ("A", "write", 24)]
+    steps += [("C", "read", 24), ("C", "write", 0), ("B", "write", 24)]
+    events = [
+        event(at, f"buyer {who}", do, "ok", quantity=quantity)
+        for at, (who, do, quantity) in enumerate(steps, 1)
+    ]
+    last = timeline.story({"events": events, "guard": "naive", "stock": 50})[-1].text
+    assert last == (
+        "Buyer B writes a stock of 24. The row already said 0: 25 sales are not counted. "
+        "That makes 51 sold of 50."
+    )
+
+
 def test_story_describes_the_picture_to_screen_readers() -> None:
     """The small pictures of a list have a title alone."""
     svg = parse(timeline.draw(paused()))

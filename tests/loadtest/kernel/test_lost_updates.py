@@ -39,7 +39,7 @@ def test_lost_updates(script: str, times: int) -> None:
     if found:
         steps = [(one["actor"], one["do"]) for one in found["events"]]
         a, b = "buyer A", "buyer B"
-        own = [step for step in steps if step[0] != "someone else"]
+        own = [step for step in steps if step[0] != "other buyers"]
         assert own == [(a, "read"), (b, "read"), (a, "write"), (b, "write")]
 
 
@@ -63,7 +63,7 @@ def test_late_write_puts_sold_units_back(marks: list[tuple[float, str]], word: s
     assert found
     assert found["seconds"] == 6.0
     others = [
-        (one["do"], one["quantity"]) for one in found["events"] if one["actor"] == "someone else"
+        (one["do"], one["quantity"]) for one in found["events"] if one["actor"] == "other buyers"
     ]
     assert others == [("read", 3), ("write", 1)]
     run = {"sold": 4, "lost_updates": found, "backend": "redis", "marks": marks}
