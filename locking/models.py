@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 
@@ -74,17 +73,17 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return gettext("%(active)s, epoch %(epoch)d") % {"active": self.active, "epoch": self.epoch}
+        return f"{self.active}, epoch {self.epoch}"
 
     @property
     def active(self) -> str:
         """Return the active backend, with the mode if the project has modes."""
-        return _joined(self.backend, self.mode)
+        return joined(self.backend, self.mode)
 
     @property
     def upcoming(self) -> str:
         """Return the backend and mode of the switch in progress, empty without one."""
-        return _joined(self.next_backend, self.next_mode)
+        return joined(self.next_backend, self.next_mode)
 
 
 class LockPolicyChange(models.Model):
@@ -112,15 +111,16 @@ class LockPolicyChange(models.Model):
     @property
     def old(self) -> str:
         """Return the backend and mode that were active before."""
-        return _joined(self.from_backend, self.from_mode)
+        return joined(self.from_backend, self.from_mode)
 
     @property
     def new(self) -> str:
         """Return the backend and mode that became active."""
-        return _joined(self.to_backend, self.to_mode)
+        return joined(self.to_backend, self.to_mode)
 
 
-def _joined(backend: str, mode: str) -> str:
+def joined(backend: str, mode: str) -> str:
+    """Return "redis + conditional", or the backend alone if the project has no modes."""
     return f"{backend} + {mode}" if mode else backend
 
 

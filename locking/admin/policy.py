@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django import forms
@@ -19,7 +19,7 @@ from locking.admin.base import LargeTable, ReadOnlyAdmin, confirm
 from locking.conf import mode_warning, modes
 from locking.exceptions import LockError
 from locking.handler import locks
-from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange
+from locking.models import IdempotencyKey, JobRun, LockPolicy, LockPolicyChange, joined
 
 
 def _shown(names: Iterable[str]) -> list[str]:
@@ -73,6 +73,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     """The page of the lock policy; switching needs the permission `locking.switch_lock`."""
 
     form = SwitchForm
+    named: Callable[..., str] = staticmethod(joined)
+    """How the pages name a backend and a mode; a project may have words of its own."""
     readonly_fields = ("active", "epoch", "state", "changed_by", "changed_at")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -121,7 +123,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                         return asked
                 self._switch(request, **form.cleaned_data)
                 return HttpResponseRedirect(self._page())
-        return super().change_view(request, object_id, form_url, extra_context)
+        shown = {"subtitle": self.active(policy.stored_policy()), **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, shown)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Do nothing; `change_view` switches the policy."""
@@ -138,8 +141,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         except LockError as error:
             self.message_user(request, str(error), messages.ERROR)
             return
-        self.log_change(request, now, f"{now}: {wanted['reason']}")
-        self.message_user(request, _("Active lock: %s") % now, messages.SUCCESS)
+        self.log_change(request, now, f"{now.active}: {wanted['reason']}")
+        self.message_user(request, _("Active lock: %s") % self.active(now), messages.SUCCESS)
 
     def _page(self) -> str:
         return reverse("admin:locking_lockpolicy_change", args=[1])
@@ -147,7 +150,8 @@ class LockPolicyAdmin(ReadOnlyAdmin):
     @admin.display(description=_("active"))
     def active(self, row: LockPolicy) -> str:
         """Return the active backend and mode, and those of the switch in progress."""
-        return " → ".join(filter(None, (row.active, row.upcoming)))
+        states = (row.backend, row.mode), (row.next_backend, row.next_mode)
+        return " → ".join(str(self.named(*state)) for state in states if state[0])
 
 
 @admin.register(LockPolicyChange)
@@ -157,10 +161,8 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
     list_display = (
         "epoch",
         "changed_at",
-        "from_backend",
-        "from_mode",
-        "to_backend",
-        "to_mode",
+        "before",
+        "after",
         "changed_by",
         "reason",
         "forced",
@@ -169,11 +171,17 @@ class LockPolicyChangeAdmin(ReadOnlyAdmin):
     list_filter = ("forced", "to_backend", "changed_at")
     search_fields = ("changed_by", "reason")
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the columns, which are also what the page of one switch shows."""
-        return _shown(self.list_display)
+    fields = readonly_fields = list_display
 
-    get_list_display = get_fields
+    @admin.display(description=_("before"))
+    def before(self, change: LockPolicyChange) -> str:
+        """Return the backend and mode that were active before."""
+        return LockPolicyAdmin.named(change.from_backend, change.from_mode)
+
+    @admin.display(description=_("after"))
+    def after(self, change: LockPolicyChange) -> str:
+        """Return the backend and mode that became active."""
+        return LockPolicyAdmin.named(change.to_backend, change.to_mode)
 
 
 @admin.register(IdempotencyKey)

@@ -16,15 +16,18 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.money import with_sign
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
+from locking.admin.policy import LockPolicyAdmin
 from shop.admin.sale_pages import PageActions
 from shop.admin.sales import SaleAdmin
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.providers import can_pay
 from shop.payments.service import mark_paid, refund_order
+from shop.sales.guards import guard_title
 from shop.templatetags.shop import money
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
+LockPolicyAdmin.named = staticmethod(guard_title)
 admin.site.enable_nav_sidebar = False  # it takes a quarter of the width from the lists
 admin.site.register(Sale, SaleAdmin)
 
