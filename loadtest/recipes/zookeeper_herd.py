@@ -17,6 +17,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from locking.backends.base import Backend
 from locking.backends.zookeeper.backend import EPHEMERAL, ZooKeeperBackend
 from locking.backends.zookeeper.session import INTERRUPTED, Session
 from locking.claims import Capabilities, Claim, Grant
@@ -64,3 +65,6 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
                 if time.monotonic() > end + self._connect_timeout:
                     raise
                 session.wait_up(timeout)
+
+    break_lock = Backend.break_lock
+    """Not supported: the holder would then delete its successor's node, which has the same path."""
