@@ -22,7 +22,7 @@ LONG_TTL = 20.0
 PROCESSES = 3
 """Working processes."""
 WORK_SECONDS = 5.0
-"""Seconds of work in a run, unless it is longer; its faults begin in the first five."""
+"""Seconds of work in a run that sells nothing."""
 SWITCH_AFTER, ANNOUNCED = 0.25, 1.4
 """Seconds after which the first switch begins, and has read the holders in the old backend."""
 MANY = 16
@@ -88,12 +88,11 @@ class Plan:
     ttl: float = TTL
     terms: Terms | None = None
     """Of a shop."""
-    work_seconds: float = WORK_SECONDS
 
     @property
     def seconds(self) -> float:
         """Return the seconds of work."""
-        return self.terms.seconds if self.terms else self.work_seconds
+        return self.terms.seconds if self.terms else WORK_SECONDS
 
     @property
     def switches(self) -> bool:

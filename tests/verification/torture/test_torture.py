@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError
 
 from tests.loadtest.lab import verify
-from verification.torture.campaign import plans, reduce
+from verification.torture.campaign import TortureParams, plans, reduce
 from verification.torture.catalogue import (
     MARKS,
     WORKLOADS,
@@ -91,11 +91,10 @@ def test_the_control_without_a_lock_fails_and_can_be_repeated(tmp_path: Path) ->
     assert (failure["only"], failure["reproduced"]) == ([], "1 of 1")
     file = tmp_path / "report.json"
     file.write_text(json.dumps(report))
-    asked = {"replay": file, "backend": ["none"], "workload": ["mutex"], "seed": 2, "only": None}
-    asked["seconds"] = 5.0
+    asked = TortureParams(replay=str(file), backends=("none",), workloads=("mutex",), seed=2)
     (repeated,) = plans(asked)
     assert repeated == generate(2, "none", ("mutex",))
-    assert list(plans({**asked, "replay": None, "only": ","})) == [repeated.only([])]
+    assert list(plans(replace(asked, replay=None, only=","))) == [repeated.only([])]
 
 
 @pytest.mark.parametrize("needed", [[], [3], [0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
