@@ -77,8 +77,6 @@ class FailLeader(Fault):
 
     ensemble: Partitioned
     how: LeaderFailure = "kill"
-    lane: str = ""
-    what: str = "leader failed"
 
     def inject(self) -> None:
         """Fail the leader, and wait for its successor."""
