@@ -1,14 +1,12 @@
 """A campaign of torture: plan after plan until time is up, and the report on them."""
 
 import itertools
-import json
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from devservers.faults.waiting import FaultFailed
@@ -40,20 +38,11 @@ class TortureParams(Params):
         tuple(WORKLOADS), "workload", choices=tuple(WORKLOADS), option="workload"
     )
     only: str | None = param(None, "run the seed with these faults only, such as 0,2")
-    replay: str | None = param(None, "run the plan of a report's failure instead of seeds")
     each: bool = param(False, "print each run to stderr", const=True)
 
 
 def plans(asked: TortureParams) -> Iterator[Plan]:
-    """Yield the plans, without an end if the parameters name no single plan."""
-    if asked.replay:
-        try:
-            found = json.loads(Path(asked.replay).read_text())
-            found = [Plan.from_json(one["plan"]) for one in found["failures"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PlanError(f"--replay: {asked.replay} is no report: {error}.") from error
-        yield from found
-        return
+    """Yield a plan for each seed from the first on, or only the first with some of its faults."""
     backends = [one for one in asked.backends if {*workloads_of(one)}.intersection(asked.workloads)]
     if not backends:
         raise PlanError("--workload: none of these backends can run it.")
