@@ -89,11 +89,7 @@ class Plan(Params):
     at: float = param(
         0.5,
         "share of the stock that is sold before the fault is injected",
-        **{
-            "limits": (0, 0.9),
-            "label": _("Inject after"),
-            "note": _("Share of the stock sold"),
-        },
+        **{"limits": (0, 0.9), "label": _("Inject after"), "note": _("Share of the stock sold")},
     )
     strikes: int = param(1, "how many times the fault is injected", limits=(1, 20))
     """Spread over the rest of the stock."""

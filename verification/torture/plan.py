@@ -1,9 +1,9 @@
 """Plans of torture runs, generated from a seed: the workload, and which fault begins when."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from verification.torture import catalogue
 from verification.torture.catalogue import (
@@ -126,10 +126,6 @@ class Plan:
         """Return whether a fault hits the links of a process, which else needs no proxy."""
         targets = {fault.target for fault in self.faults if fault.kind in ON_LINKS}
         return bool(targets & ({ALL, number} if number else {OPERATOR}))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the plan in values that JSON can represent."""
-        return asdict(self) | {"faults": [list(fault) for fault in self.faults]}
 
 
 def generate(seed: int, backend: str, workloads: Sequence[str] = ()) -> Plan:

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Run:
         """Return the result in values that JSON can represent."""
         shown = ("violations", "undecided", "counts", "events")
         return {name: vars(self)[name] for name in shown} | {
-            "plan": self.plan.as_json(),
+            "plan": asdict(self.plan),
             "faults": [{"fault": str(fault), "proof": proof} for fault, proof in self.proofs],
             "seconds": round(self.seconds, 2),
         }
