@@ -98,8 +98,9 @@ def _page(client: Client, path: str, before: Callable[[], object] = lambda: None
 
 
 def _jobs() -> Iterator[Row]:
-    for entry in settings.CELERY_BEAT_SCHEDULE.values():
-        name = str(entry["task"])
+    schedule: dict[str, dict[str, Any]] = settings.CELERY_BEAT_SCHEDULE
+    for entry in schedule.values():
+        name = entry["task"]
         before = _let_orders_expire if name.endswith("expire_unpaid_orders") else lambda: None
         job = partial(current_app.tasks[name], *entry.get("args", ()))
         yield _timed("job", name, job, before, of=max)
