@@ -15,7 +15,7 @@ from pathlib import Path
 import django
 
 from devservers.faults.worker import emit
-from loadtest.kernel.topology import Topology
+from loadtest.kernel.topology import Topology, create_tables
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 request = json.loads(sys.stdin.readline())
@@ -28,8 +28,7 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
         django.setup()
         main = import_module(sys.argv[1]).main
         if "database" not in stores.missing:
-            from loadtest.kernel.tables import create_tables  # these import models
-            from loadtest.load.runner import versions
+            from loadtest.load.runner import versions  # it imports models
 
             emit("starting", what="tables")
             create_tables()

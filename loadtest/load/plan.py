@@ -142,8 +142,3 @@ class Plan(Params):
         """Return the units sold before each injection."""
         step = (1 - self.at) / self.strikes
         return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
-
-    @property
-    def contenders(self) -> int:
-        """Return the number of buyers that buy at once."""
-        return min(self.buyers, self.processes * self.threads)
