@@ -45,7 +45,7 @@ class Fault(NamedTuple):
 FAULTS: dict[str, Fault] = {
     "none": Fault(_("no fault")),
     "pause-holder": Fault(
-        _("the holder's process stops past its lease"), _("Pause the holder"), holder="stop"
+        _("the holder's process is paused past its lease"), _("Pause the holder"), holder="stop"
     ),
     "kill-holder": Fault(
         _("the holder's process is killed and replaced"), _("Kill the holder"), holder="kill"
