@@ -57,7 +57,7 @@ FAULTS: dict[str, Fault] = {
         server="redis",
     ),
     "kill-redlock": Fault(
-        _("one of five masters is killed, comes back empty"),
+        _("one of five masters is killed and comes back empty"),
         _("Kill one of five masters"),
         server="redlock",
     ),
