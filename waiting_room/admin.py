@@ -19,7 +19,6 @@ from shop.models import Sale
 from waiting_room import service
 from waiting_room.models import MAX_INLET, Room
 
-
 RUNNING = ("state", "people", "inlet_per_minute")
 """What goes on in a room."""
 
