@@ -30,9 +30,7 @@ WORDS = {
     ("acquire", "unknown"): UNAVAILABLE,
     ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
     ("release", "invoke"): gettext_noop("%(who)s releases the lock."),
-    ("release", "fail"): gettext_noop(
-        "The store rejects the release: %(who)s no longer holds the lock."
-    ),
+    ("release", "fail"): gettext_noop("%(who)s learns from its release that it had lost the lock."),
     ("release", "unknown"): UNAVAILABLE,
     ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
     ("wake", ""): gettext_noop("%(who)s is woken."),
@@ -158,6 +156,8 @@ def _words(
             return _granted(token, is_check=data.is_check(event))
         case "release", "invoke" if data.has_released(event):
             return _("%(who)s releases the lock again, at the end of its purchase.")
+        case "release", "fail" if data.has_released(event):
+            return _("The store rejects the release: %(who)s no longer holds the lock.")
         case "read", "ok" if event["quantity"] is not None:
             if (claim := data.claim_of(event)) and "fenced" in guard:
                 text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
