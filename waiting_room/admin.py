@@ -19,6 +19,9 @@ from shop.models import Sale
 from waiting_room import service
 from waiting_room.models import MAX_INLET, Room
 
+RUNNING = ("state", "people", "inlet_per_minute")
+"""What goes on in a room."""
+
 
 def _now(room: Room) -> tuple[str, str]:
     """Return the state and the numbers of people; dashes without a room or long after its end."""
@@ -44,7 +47,7 @@ class RoomActionForm(ActionForm):
 class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
 
-    list_display = ("sale", "mode", "state", "people", "inlet_per_minute")
+    list_display = ("sale", "mode", *RUNNING)
     list_select_related = ("sale__product", "sale__stock")
     search_fields = ("sale__slug",)
     action_form = RoomActionForm
@@ -59,13 +62,14 @@ class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
     def get_fields(self, request: HttpRequest, obj: Room | None = None) -> Any:
-        """Return the inlet only for a new room: later it is an action, which asks to confirm."""
-        fixed = ("sale", "mode")
-        return (*fixed, "inlet_per_minute") if obj is None else (*fixed, "message", "message_zh")
+        """Return the fields of a new room, or those of a room and what goes on in it."""
+        if obj is None:
+            return ("sale", "mode", "inlet_per_minute")
+        return ("sale", "mode", *RUNNING, "message", "message_zh")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Room | None = None) -> Any:
-        """Keep the room with its sale."""
-        return () if obj is None else ("sale",)
+        """Keep the room with its sale; its inlet changes by an action, which asks to confirm."""
+        return () if obj is None else ("sale", *RUNNING)
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the sales that have not ended and have no room."""

@@ -84,7 +84,7 @@ class Room(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.sale}: {self.get_mode_display()}"
+        return _("%(sale)s: %(mode)s") % {"sale": self.sale, "mode": self.get_mode_display()}
 
     @property
     def commitment(self) -> str:

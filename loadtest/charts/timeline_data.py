@@ -75,10 +75,20 @@ class Lane:
 def own(recorded: Sequence[Event]) -> list[Event]:
     """Return the events without those of other locks.
 
-    A form that is sent twice also holds a lock in its own name.
+    A form that is sent twice also holds a lock in its own name. A lease whose owner released it
+    early counts as lost in the end, which tells nothing: that event is left out, too.
     """
     guard = next((e["name"] for e in recorded if e["do"] == "acquire"), None)
-    return [e for e in recorded if e.get("name", guard) == guard]
+    freed: set[str] = set()
+    found = []
+    for event in recorded:
+        is_other = event.get("name", guard) != guard
+        if is_other or (event["do"] == "lost" and event["owner"] in freed):
+            continue
+        if (event["do"], event.get("type")) == ("release", "ok"):
+            freed.add(event["owner"])
+        found.append(event)
+    return found
 
 
 def lane_title(name: str) -> str:
@@ -177,6 +187,25 @@ class TimelineData:
     def claim_of(self, read: Event) -> str:
         """Return the short token that a reader has for its write, if the lock gave it one."""
         return self._tokens.get(read.get("token", 0), "")
+
+    def has_released(self, release: Event) -> bool:
+        """Return whether the owner has released the lock before this release."""
+        return any(
+            one["owner"] == release["owner"] and one["t"] < release["t"]
+            for one in self.events
+            if (one["do"], one.get("type")) == ("release", "ok")
+        )
+
+    def is_check(self, grant: Event) -> bool:
+        """Return whether a buyer whose write was rejected only looks at the token of a new grant.
+
+        The next grant is for its next try: see `shop.sales.stock_lock.learn_newer_fence`.
+        """
+        mine = [one for one in self.events if one["actor"] == grant["actor"]]
+        at = mine.index(grant)
+        last = next((one for one in mine[at::-1] if one["do"] in ("read", "write")), grant)
+        then = next((one for one in mine[at:] if one["do"] in ("read", "release")), grant)
+        return last.get("error") == "StaleFence" and then["do"] == "release"
 
     def contradictions(self) -> list[str]:
         """Return what no store can have done, in sentences; see `judges.contradictions`."""

@@ -23,10 +23,9 @@ from loadtest.kernel.history import SECOND, Event
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
 
-UNAVAILABLE = gettext_noop("For %(who)s, the store of the lock is unavailable.")
+UNAVAILABLE = gettext_noop("%(who)s cannot reach the store of the lock.")
 WORDS = {
     ("acquire", "invoke"): gettext_noop("%(who)s asks for the lock."),
-    ("acquire", "ok"): gettext_noop("%(who)s is granted the lock."),
     ("acquire", "fail"): gettext_noop("%(who)s gives up waiting for the lock."),
     ("acquire", "unknown"): UNAVAILABLE,
     ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
@@ -36,7 +35,9 @@ WORDS = {
     ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
     ("wake", ""): gettext_noop("%(who)s is woken."),
     ("buy", "ok"): gettext_noop("%(who)s has an order."),
-    ("buy", "replayed"): gettext_noop("The shop finds the order of the first form for %(who)s."),
+    ("buy", "replayed"): gettext_noop(
+        "The shop finds the order of the first form and returns it to %(who)s."
+    ),
     ("buy", "SoldOut"): gettext_noop("The shop tells %(who)s: sold out."),
     ("buy", "Overloaded"): gettext_noop("The shop tells %(who)s to try again."),
     ("buy", "ServiceUnavailable"): gettext_noop("The shop tells %(who)s to try again."),
@@ -57,7 +58,9 @@ WORDS = {
     ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
     ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
     ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
-    ("mark", "drain"): gettext_noop("Staff switch to another lock, which waits for the holder."),
+    ("mark", "drain"): gettext_noop(
+        "Staff switch to another lock; the switch waits for the holder."
+    ),
     ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
     ("count", ""): gettext_noop("Final count: %(sold)s sold of %(stock)s."),
 }
@@ -149,10 +152,12 @@ def _words(
         case "acquire", "ok":
             grant = event["t"], event["actor"]
             tokens = {data.token_of(one) for one in data.leases if (one.begin, one.holder) == grant}
-            if any(tokens):
-                return _("%(who)s is granted the lock, with token {token}.").format(
-                    token=tokens.pop()
-                )
+            token = next(filter(None, tokens), "")
+            return _granted(token, is_check=data.is_check(event))
+        case "release", "invoke" if data.has_released(event):
+            return _("%(who)s releases the lock again, at the end of its purchase.")
+        case "release", "fail" if data.has_released(event):
+            return _("The store rejects the release: %(who)s no longer holds the lock.")
         case "read", "ok" if event["quantity"] is not None:
             if (claim := data.claim_of(event)) and "fenced" in guard:
                 text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
@@ -179,6 +184,22 @@ def _words(
         return _("%(who)s: %(what)s.").replace("%(what)s", _(kind))
     is_refusal = do == "buy" and "error" in event
     return _("The shop refuses %(who)s: %(error)s.") if is_refusal else ""
+
+
+def _granted(token: str, *, is_check: bool) -> str:
+    """Return the sentence of a grant, and what it is for if the shop only checks it."""
+    if token and is_check:
+        text = _(
+            "%(who)s is granted the lock, with token {token}, only to check that new tokens are "
+            "higher than that of the row."
+        )
+    elif token:
+        text = _("%(who)s is granted the lock, with token {token}.")
+    elif is_check:
+        text = _("%(who)s is granted the lock, only to check it after the rejected write.")
+    else:
+        text = _("%(who)s is granted the lock.")
+    return text.format(token=token)
 
 
 def _of_write(write: StockWrite) -> str:

@@ -45,7 +45,7 @@ class Fault(NamedTuple):
 FAULTS: dict[str, Fault] = {
     "none": Fault(_("no fault")),
     "pause-holder": Fault(
-        _("the holder's process stops past its lease"), _("Pause the holder"), holder="stop"
+        _("the holder's process is paused past its lease"), _("Pause the holder"), holder="stop"
     ),
     "kill-holder": Fault(
         _("the holder's process is killed and replaced"), _("Kill the holder"), holder="kill"
@@ -57,7 +57,7 @@ FAULTS: dict[str, Fault] = {
         server="redis",
     ),
     "kill-redlock": Fault(
-        _("one of five masters is killed, comes back empty"),
+        _("one of five masters is killed and comes back empty"),
         _("Kill one of five masters"),
         server="redlock",
     ),

@@ -114,7 +114,7 @@ class Plan(Params):
             if (needed := NEEDS.get(one, self.store)) != self.store:
                 raise PlanError(
                     gettext("The backend %(backend)s needs %(database)s as its database.")
-                    % {"backend": one, "database": STORES[needed]}
+                    % {"backend": LOCKS[one], "database": STORES[needed]}
                 )
         if self.fault == "kill-database" and self.store == "sqlite":
             raise PlanError(gettext("The fault kill-database needs MariaDB or PostgreSQL."))

@@ -22,7 +22,8 @@ VERDICTS = {
     "ok": gettext_noop("exact"),
 }
 """The worst one first."""
-SPREAD = ("sold", "oversold", "orders_per_second")
+SPREAD = {"sold": 0, "oversold": 0, "orders_per_second": 1}
+"""Figures of several runs, and the decimals of all their values."""
 REPORT = " · "
 """Separates a write strategy from the name of a report, where two are drawn in one chart."""
 PROOF = re.compile(r"(?:(\w+), )?(.*?process )(\d+)(.*)")
@@ -87,14 +88,17 @@ def spreads(runs: Sequence[Run]) -> list[Run]:
     for name, group in by_guard(runs):
         done = [run for run in group if run["verdict"] != "not-run"]
         if len(done) > 1:
-            figures = {one: _spread([run[one] for run in done]) for one in SPREAD}
-            wait = _spread([round(run["wait_ms"]["p99"]) for run in done])
+            figures = {
+                one: _spread([run[one] for run in done], digits) for one, digits in SPREAD.items()
+            }
+            wait = _spread([run["wait_ms"]["p99"] for run in done], 0)
             found.append({"guard": name, "runs": len(done), **figures, "p99": wait})
     return found
 
 
-def _spread(values: Sequence[float]) -> str:
-    least, middle, most = (f"{one:g}" for one in (min(values), median(values), max(values)))
+def _spread(values: Sequence[float], digits: int) -> str:
+    found = min(values), median(values), max(values)
+    least, middle, most = (f"{one:.{digits}f}" for one in found)
     return middle if least == most else f"{middle} ({least}–{most})"
 
 
@@ -239,17 +243,26 @@ def _of_guard(name: str, runs: Sequence[Run]) -> str:
         return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
     if sold[0] == sold[-1]:
         return (
-            _("%(guard)s: %(sold)s sold of %(stock)s in stock in each of %(runs)s runs.") % values
+            _("%(guard)s: %(sold)s sold of %(stock)s in stock, in each of %(runs)s runs.") % values
         )
-    return _("%(guard)s: %(sold)s sold of %(stock)s in stock in %(runs)s runs.") % values
+    return _("%(guard)s: %(sold)s sold of %(stock)s in stock, over %(runs)s runs.") % values
 
 
 def surprises(runs: Sequence[Run]) -> list[str]:
-    """Return a line for each run that does not show what its guard promises."""
-    return [
-        f"{run['backend']} + {run['discipline']} #{run['repeat']}: {run['verdict']}"
-        + (f", expected {run['expected']}" if run["expected"] else "")
-        + f" ({'; '.join([run['why'], *_breaches(run)])})"
-        for run in runs
-        if not met(run)
-    ]
+    """Return a line for each run that does not show what its guard promises, and the reason."""
+    found = []
+    for run in runs:
+        if met(run):
+            continue
+        values = {
+            "guard": guard_of(run, several=True),
+            "number": run["repeat"],
+            "verdict": _(VERDICTS[run["verdict"]]),
+            "why": "; ".join([run["why"], *_breaches(run)]),
+        }
+        text = _("%(guard)s, run %(number)s: %(verdict)s (%(why)s)")
+        if run["expected"] not in (None, run["verdict"]):
+            text = _("%(guard)s, run %(number)s: %(verdict)s instead of %(expected)s (%(why)s)")
+            values["expected"] = _(VERDICTS[run["expected"]])
+        found.append(text % values)
+    return found

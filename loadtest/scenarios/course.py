@@ -168,7 +168,10 @@ LOCKS = (
     Step(
         name="shop",
         title=_("What this shop does"),
-        notice=_("Naive sells the unit twice. Under conditional, the row rejects buyer A."),
+        notice=_(
+            "With naive writes, the unit is sold twice. With conditional ones, the row rejects "
+            "buyer A."
+        ),
         broken=NAIVE_WRITE,
         repaired=Excerpt(STOCK, "CHANGE = ", "COALESCE(%s, fence_token))"),
         scenarios=("forced-switch", "switch-under-load"),

@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 Result = dict[str, Any]
 Run = Callable[[Testbed, bool], Facts]
 Text = str | Promise
-IMMUNE_TO_RECIPE = _("Every backend of the shop; this textbook recipe is only in the lab.")
+IMMUNE_TO_RECIPE = _("Every lock of the shop; this textbook recipe is only in the lab.")
 FAULT_TITLES: dict[str, Text] = {
     "race": _("Two buyers at once"),
     "killed": _("The holder is killed"),

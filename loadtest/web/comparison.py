@@ -52,5 +52,8 @@ def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str,
     """Return what the second run has more or less of, with a sign."""
     if not a or not b or "not-run" in (a["verdict"], b["verdict"]):
         return {}
-    measures = ("sold", "orders_per_second", "p99")
-    return {name: f"{round(b[name] - a[name], 1):+g}".replace("-", "−") for name in measures}
+    measures = {"sold": 0, "orders_per_second": 1, "p99": 1}
+    return {
+        name: f"{b[name] - a[name]:+.{digits}f}".replace("-", "−")
+        for name, digits in measures.items()
+    }

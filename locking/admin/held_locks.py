@@ -111,9 +111,11 @@ class HeldLockAdmin(ReadOnlyAdmin):
         return HeldLock(pk=object_id, name=object_id.partition(" ")[2])
 
     def _record(self, request: HttpRequest, row: HeldLock, alias: str, held: Held) -> None:
-        text = f"Released in {alias}: held by {held.owner}, token {held.token}."
+        found = {"alias": alias, "owner": held.owner, "token": held.token}
+        text = _("Released in %(alias)s: held by %(owner)s, token %(token)s.") % found
         self.log_change(request, row, text)
-        logger.warning("lock name=%r broken by %s: %s", row.name, request.user, text)
+        said = "lock name=%r in %s broken by %s; its owner was %s, its token %s"
+        logger.warning(said, row.name, alias, request.user, held.owner, held.token)
         done = _("Lock %s is released. Its former holder may still be running.")
         self._tell(request, messages.SUCCESS, done, row)
 

@@ -141,7 +141,7 @@ class LockPolicyAdmin(ReadOnlyAdmin):
         except LockError as error:
             self.message_user(request, str(error), messages.ERROR)
             return
-        self.log_change(request, now, f"{now.active}: {wanted['reason']}")
+        self.log_change(request, now, f"{self.active(now)} “{wanted['reason']}”")
         self.message_user(request, _("Active lock: %s") % self.active(now), messages.SUCCESS)
 
     def _page(self) -> str:

@@ -124,13 +124,13 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         )
         for order in chosen:
             said = done[order.pk in outside], _("No payment that could be refunded.")
-            self.each(request, [order], refund_order, "Cancelled and refunded.", *said)
+            self.each(request, [order], refund_order, _("Cancelled and refunded."), *said)
         return None
 
     @admin.action(description=_("Mark as paid"), permissions=["mark_paid"])
     def mark_paid(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
         """Record that the selected orders were paid outside of the shop."""
-        said = "Marked as paid outside of the shop.", _("%s is marked as paid."), ""
+        said = _("Marked as paid outside of the shop."), _("%s is marked as paid."), ""
         self.each(request, orders, mark_paid, *said)
 
 

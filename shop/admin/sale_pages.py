@@ -47,7 +47,7 @@ class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
         request: HttpRequest,
         rows: Iterable[Any],
         step: Callable[..., bool | None],
-        log_entry: str,
+        log_entry: str | Promise,
         done: str | Promise,
         refusal: str | Promise = "",
     ) -> HttpResponse | None:
@@ -61,11 +61,12 @@ class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
                 is_refusal = refusal and isinstance(error, InvalidTransition)
                 problem = f"{name}: {refusal if is_refusal else error.title}"
             except OutcomeUnknown:
-                problem = _("%s: no reply. Check what was done before you try again.") % name
+                text = _("%s: the database did not reply. Check the result before you retry.")
+                problem = text % name
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
-                self.log_change(request, row, log_entry.format(row))
+                self.log_change(request, row, str(log_entry).format(row))
                 self.message_user(request, done % name, messages.SUCCESS)
         return None
 
@@ -145,10 +146,10 @@ class SalePages(PageActions):
             raise BadInput from None
         count = mark_shipped(sale=sale, printed=printed)
         if count:
-            self.log_change(request, sale, f"Shipped {count} orders.")
             text = ngettext(
                 "%d order is marked as shipped.", "%d orders are marked as shipped.", count
             )
+            self.log_change(request, sale, text % count)
             self.message_user(request, text % count, messages.SUCCESS)
         if kept := len(printed) - count:
             text = ngettext(

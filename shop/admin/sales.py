@@ -249,7 +249,8 @@ class SaleAdmin(SalePages):
         """Add units to the stock of each selected sale, even while it is open."""
         if units := self._units(request):
             step = partial(restock_sale, quantity=units)
-            self.each(request, sales, step, f"Added {units} units.", _("%s: stock added."))
+            log_entry = _("Units added: %s.") % units
+            self.each(request, sales, step, log_entry, _("%s: stock added."))
 
     @admin.action(description=_("Reduce stock"), permissions=["change"])
     def reduce(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
@@ -261,8 +262,9 @@ class SaleAdmin(SalePages):
             "Unsold units that are removed from each of these sales: %d.",
             len(sales),
         )
-        step, refusal = partial(restock_sale, quantity=-units), _("%s: fewer units are unsold.")
-        done = f"Removed {units} units.", _("%s: stock reduced."), refusal
+        step = partial(restock_sale, quantity=-units)
+        refusal = _("%s: nothing was removed, because fewer units are unsold.")
+        done = _("Units removed: %s.") % units, _("%s: stock reduced."), refusal
         return self._ask(request, list(sales), _("Reduce stock"), text % units, step, *done)
 
     def _units(self, request: HttpRequest) -> int:
@@ -277,13 +279,13 @@ class SaleAdmin(SalePages):
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
         """Open the selected sales that have not opened yet."""
         refusal = _("%s has already opened or ended.")
-        self.each(request, sales, open_now, "Opened.", _("%s is open."), refusal)
+        self.each(request, sales, open_now, _("Opened."), _("%s is open."), refusal)
 
     @admin.action(description=_("Close now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Close the selected sales that are open, once their name or number has been typed."""
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
-        step = close_now, "Closed.", _("%s has ended."), _("%s is not open.")
+        step = close_now, _("Closed."), _("%s has ended."), _("%s is not open.")
         if not running:
             return self.each(request, sales, *step)
         text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
@@ -301,7 +303,8 @@ class SaleAdmin(SalePages):
         )
         for sale in sales:  # the history keeps these times, which a cancelled sale loses
             sale.opens_at, sale.closes_at = map(localtime, (sale.opens_at, sale.closes_at))
-        done = "Unlisted: {0.opens_at:%F %T} to {0.closes_at:%F %T}.", _("%s is unlisted.")
+        log_entry = _("Unlisted. Its times were {0.opens_at:%F %T} to {0.closes_at:%F %T}.")
+        done = log_entry, _("%s is unlisted.")
         refusal = _("%s is open, or about to open. Close it first.")
         title = _("Cancel or hide")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)

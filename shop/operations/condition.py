@@ -137,9 +137,8 @@ def _normal(state: LiveState) -> Condition:
     facts = [_("Active lock: %s") % guard_title(state.policy.backend)] if state.policy else []
     if state.audit:
         age = (state.as_of - state.audit[0]).total_seconds()
-        is_recent = age < 120
-        text_of_age = (
-            _("ledger consistent %.0f s ago") if is_recent else _("ledger consistent %.0f min ago")
-        )
-        facts.append(text_of_age % (age if is_recent else age / 60))
+        ago = _("stock audit passed %.0f s ago") % age
+        if age >= 120:
+            ago = _("stock audit passed %.0f min ago") % (age / 60)
+        facts.append(ago)
     return Condition("good", text, " · ".join(facts))

@@ -71,6 +71,7 @@ class LiveState:
     unknown: Sequence[str] = ()
     """Backends that cannot list the holders of other processes, or did not respond."""
     open_sales: int = 0
+    """Open sales that customers find; load tests have others."""
     queued_sales: int = 0
     """Open sales that are queued."""
     oldest_reservation: float = 0.0
@@ -130,7 +131,7 @@ def _read_live() -> LiveState:
     policy.finish_overdue_switch()
     # Read before the holders: a holder that is older than these fences is stale.
     recent = Sale.objects.filter(closes_at__gt=now - RECENT)
-    row, sales = policy.stored_policy(), list(recent.select_related("stock"))
+    row, sales = policy.stored_policy(), list(recent.select_related("product", "stock"))
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
     found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
@@ -155,7 +156,7 @@ def _read_live() -> LiveState:
             for alias, probed in backends.items()
             if not (probed.ok and locks[alias].capabilities.lists_holders)
         ],
-        open_sales=len(selling),
+        open_sales=sum(sale.is_listed and sale.product.is_listed for sale in selling),
         queued_sales=len(queued),
         oldest_reservation=oldest,
         last_job_at=done.order_by("-scheduled_for").values_list("ended_at", flat=True).first(),

@@ -47,7 +47,7 @@ class UnitsShipped(ShopError):
     """The order is shipped, and its sale would sell the returned units again."""
 
     code = "shipped"
-    title = _("It is shipped, and its units would be sold again. Refund it after the sale.")
+    title = _("It is shipped: a refund now would sell its units again. Refund it after the sale.")
 
 
 def start_payment(*, order: Order) -> Payment:

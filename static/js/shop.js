@@ -86,7 +86,7 @@ document.documentElement.classList.add("script");
   });
   if (badges.length) setInterval(countMinutes, 1000);
 
-  // Times in the reader's own zone, which the page names; the server's time stays as the title. Without
+  // Times in the reader's own zone, which the page names, also in its title; the server's time stays as that of the element. Without
   // the date when it is today.
   const offset = -new Date().getTimezoneOffset();
   const [hours, minutes] = [Math.floor(Math.abs(offset) / 60), Math.abs(offset) % 60];
@@ -103,6 +103,7 @@ document.documentElement.classList.add("script");
       if (date.getFullYear() !== new Date().getFullYear()) parts.year = "numeric";
       time.title = time.textContent;
       time.textContent = date.toLocaleString(language, parts);
+      document.title = document.title.replace(time.title, time.textContent);
     }
     for (const time of part.querySelectorAll("[data-in]")) {
       time.title = new Date(time.dateTime).toLocaleString(language, { dateStyle: "medium", timeStyle: "short" });

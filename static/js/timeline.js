@@ -146,7 +146,7 @@
           .filter((one) => Number(one.dataset.t) === latest)
           .map((one) => (label ? `${label} · ` : "") + one.textContent.trim()),
       );
-      this.now.textContent = texts.join(" ");
+      this.now.textContent = texts.join(" ").replaceAll("。 ", "。"); // no space in Chinese
       this.slider.setAttribute("aria-valuetext", this.now.textContent);
       this.draw(time);
     }

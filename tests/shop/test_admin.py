@@ -106,7 +106,7 @@ def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
     with patch("shop.admin.sales.restock_sale", without_reply):
         said = messages(amy.post("/admin/shop/sale/", sent))
     assert f"{sale.slug}): stock added." in said
-    assert f"{other.slug}): no reply. Check what was done before you try again." in said
+    assert f"{other.slug}): the database did not reply. Check the result before you retry." in said
 
 
 def test_open_now_opens_an_upcoming_sale_only(amy):

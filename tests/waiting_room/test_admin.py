@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from shop.models import User
@@ -15,6 +18,7 @@ from waiting_room.models import Room
 __all__ = ["amy", "in_force"]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 LIST = "/admin/waiting_room/room/"
+CHINESE = {"accept-language": "zh-hans"}
 
 
 def act(client: Client, action: str, *rooms: Room, **form: object):
@@ -40,6 +44,24 @@ def test_list_shows_who_waits(amy: Client) -> None:
     page = amy.get(LIST).content.decode()
     assert "3 / 0 / 3" in page
     assert "before the opening" in page
+
+
+def test_page_of_a_room_shows_its_state_and_its_inlet(amy: Client) -> None:
+    room = a_room(opens_in=60, inlet=6)
+    service.join(sale=room.sale, customer_id=a_customer().pk)
+    page = " ".join(amy.get(f"{LIST}{room.pk}/change/").text.split())
+    for name, value in (("state", "before the opening"), ("people", "1 / 0 / 1")):
+        assert re.search(f'field-{name}">.*?<div class="readonly">{value}</div>', page)
+    assert re.search('People admitted per minute:</label> <div class="readonly">6</div>', page)
+
+
+def test_history_is_in_the_language_of_staff(amy: Client) -> None:
+    room = a_room()
+    amy.post(f"{LIST}", {"action": "pause", "_selected_action": [room.pk]}, headers=CHINESE)
+    said = LogEntry.objects.values_list("change_message", flat=True)
+    assert list(said) == ["已暂停。"]
+    page = amy.get(f"{LIST}{room.pk}/history/", headers=CHINESE).text
+    assert "已暂停。" in page
 
 
 def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:

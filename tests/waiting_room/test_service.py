@@ -109,7 +109,7 @@ def test_pause_and_resume(staff) -> None:
     assert place_of(sale=room.sale, customer_id=1).admitted
     notes = LogEntry.objects.order_by("pk").values_list("user", "object_id", "change_message")
     assert list(notes) == [
-        (staff.pk, str(room.pk), note) for note in ("paused", "resumed", "paused")
+        (staff.pk, str(room.pk), note) for note in ("Paused.", "Resumed.", "Paused.")
     ]
 
 

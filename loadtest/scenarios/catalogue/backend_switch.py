@@ -28,8 +28,9 @@ IMMUNE = _("None: the switch itself must be safe.")
         "lock to buyer B at once, and B bought the unit.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
-        "Under conditional, the row rejected A's write: its token was from before the switch. A "
-        "tried again under the new lock and was told “sold out”: %(r_sold)d sold of %(r_stock)d."
+        "With conditional writes, the row rejected A's write, whose token was from before the "
+        "switch. A tried again under the new lock and was told “sold out”: %(r_sold)d sold of "
+        "%(r_stock)d."
     ),
     repair=_(
         "The epoch in front of every token: conditional and fenced writes reject a holder of an "
@@ -61,7 +62,7 @@ def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "%(b_sold)d sold of %(b_stock)d.\n"
         "Without force, the switch waited until A had written and released the old lock.\n"
         "B then got the new one, read 0 and was told “sold out”: %(r_sold)d sold of %(r_stock)d, "
-        "even under naive."
+        "even with naive writes."
     ),
     repair=_("A drain: a lock gets no new holder until its old holder has finished."),
     immune=IMMUNE,

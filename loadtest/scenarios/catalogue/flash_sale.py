@@ -28,7 +28,7 @@ direct, queued = FlashSale, partial(FlashSale, fulfilment="queued")
     repaired=gettext_noop("shop, one script"),
     story=_(
         "Buyer A had one order and sent a second form: DECR took a unit, and the limit refused "
-        "it.\n"
+        "the order.\n"
         "Buyer B was told “sold out”: %(b_sold)d ordered of %(b_stock)d, %(b_lost)d lost.\n"
         "The shop checks the limit and takes the unit in one script: %(r_sold)d ordered of "
         "%(r_stock)d."
@@ -65,7 +65,7 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     ),
     repair=_(
         "One script takes the unit and adds the entry. The entry stays in the stream until its "
-        "order is committed; its number makes a second reading harmless."
+        "order is committed. It carries the order's number, so a second reading is harmless."
     ),
     immune=_("Direct sales: unit and order are written in one transaction."),
     requires_overlap=False,
@@ -88,14 +88,14 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
     broken=gettext_noop("DECR and a sold-out flag"),
     repaired=gettext_noop("shop, sold out is computed"),
     story=_(
-        "Buyer A held the last unit and did not pay; buyer B found none, which set the flag.\n"
+        "Buyer A held the last unit and did not pay; buyer B found none, and the flag was set.\n"
         "A's order expired and Redis had %(b_left)d unit again, but B was still told “sold out”: "
         "%(b_sold)d ordered of %(b_stock)d.\n"
         "The shop has no flag: after A's order expired, B got the unit: %(r_sold)d ordered of "
         "%(r_stock)d."
     ),
     repair=_("“Sold out” is computed from the units left, read at most a tenth of a second ago."),
-    immune=_("Sales that store only the number of units."),
+    immune=_("Sales that store no flag, only the number of units."),
     requires_overlap=False,
 )
 def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -147,17 +147,17 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
     broken="SET NX PX",
     repaired=gettext_noop("shop, the order holds the unit"),
     story=_(
-        "Buyer A locked the unit for %(b_hold).0f s (five minutes, shortened) and paid for "
-        "%(b_payment).1f s. The key expired, and buyer B locked the same unit.\n"
+        "Buyer A locked the unit for %(b_hold).0f s (shortened from five minutes), but the payment "
+        "took %(b_payment).1f s. The key expired, and buyer B locked the same unit.\n"
         "Both payments succeeded: %(b_sold)d sold of %(b_stock)d.\n"
         "In the shop the order holds the unit. A's payment was ended at the provider before the "
-        "order expired, and only B paid: %(r_paid)d of %(r_stock)d."
+        "order expired, and only B paid: %(r_paid)d paid order for %(r_stock)d unit."
     ),
     repair=_(
-        "The order holds the unit without a lock, until a deadline in its row. The payment ends at "
-        "the provider before that."
+        "The order holds the unit without a lock, until a deadline in its row. The shop ends the "
+        "payment at the provider before that deadline."
     ),
-    immune=_("None: no lease can know for how long a customer pays."),
+    immune=_("None: no lease can know how long a payment takes."),
 )
 def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
@@ -202,7 +202,7 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
         "The shop added 1 to what was left: %(r_sold)d ordered of %(r_stock)d."
     ),
     repair=_("The form asks how many units have arrived, and one UPDATE adds them."),
-    immune=_("None: a form that saves a number it has read overwrites every sale since then."),
+    immune=_("None: a form that saves a number overwrites every sale since it was opened."),
     requires_overlap=False,
 )
 def _restock(testbed: Testbed, is_repaired: bool) -> Facts:

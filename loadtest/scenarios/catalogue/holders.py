@@ -35,8 +35,8 @@ SLOW_WORK_TTL = 1.5
     ),
     repair=_("A short lease that a watchdog extends; or a session, which ends with its process."),
     immune=_(
-        "mysql_session: the server frees its locks the moment the connection breaks. zookeeper, as "
-        "soon as the session of the dead process ends."
+        "MySQL session and PostgreSQL session: the server frees the lock the moment the "
+        "connection breaks. ZooKeeper: as soon as the dead process's session ends."
     ),
     requires_overlap=False,
 )
@@ -68,7 +68,7 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "write requires that the row still carries this token. A longer lease does not help: any "
         "lease can end while its holder is paused."
     ),
-    immune=_("mysql_session, as long as the holder's connection lives."),
+    immune=_("MySQL session and PostgreSQL session, while the holder's connection lives."),
 )
 def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Stop a holder with SIGSTOP for twice its lease, between its read and its write."""
@@ -92,7 +92,7 @@ def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "With the fence, A's late write was rejected: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("The fence: while the GIL is held, no thread of the process can renew the lease."),
-    immune=_("mysql_session, as long as the holder's connection lives."),
+    immune=_("MySQL session and PostgreSQL session, while the holder's connection lives."),
 )
 def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Hold the GIL in one thread of the holder until another process has bought."""
@@ -115,7 +115,10 @@ def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "was told “sold out”: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("The watchdog, which extends the lease every third of its length."),
-    immune=_("zookeeper and mysql_session: a session lasts until its process closes it or ends."),
+    immune=_(
+        "ZooKeeper, MySQL session and PostgreSQL session: a session lasts until its process "
+        "closes it or ends."
+    ),
 )
 def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let the holder work until another buyer has waited twice its lease, or has bought."""

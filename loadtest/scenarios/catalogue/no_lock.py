@@ -51,5 +51,5 @@ scenario(
         "0 and was told “sold out”: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("A lock in a store that every process and machine asks."),
-    immune=_("Every backend but none and process."),
+    immune=_("Every lock except the process lock."),
 )(partial(_race, "process.ProcessBackend"))

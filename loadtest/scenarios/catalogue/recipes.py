@@ -65,7 +65,7 @@ scenario(
         "(PTTL %(b_pttl)d).\n"
         "Buyer B gave up after %(b_waited)s, although the lease should have lasted "
         "%(b_ttl).0f s.\n"
-        "With both in one command, B got the lock %(r_waited)s after the crash."
+        "With both steps in one command, B got the lock %(r_waited)s after the crash."
     ),
     repair=_("One command that sets key and expiry: SET NX PX, or a script."),
     immune=IMMUNE_TO_RECIPE,

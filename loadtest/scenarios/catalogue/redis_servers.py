@@ -42,7 +42,7 @@ JUMP_SECONDS = 31.0
         "RedLock, which asks a majority of independent masters. With one master, the fence: tokens "
         "keep growing through a failover, so the stock row rejects the old holder's write."
     ),
-    immune=_("redlock and zookeeper; database, if its replication is synchronous."),
+    immune=_("RedLock, ZooKeeper, and the database lock if the database replicates synchronously."),
 )
 def _failover(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Kill the master of a held lock: the only one, whose replica takes over; then one of five."""
@@ -92,7 +92,9 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
         "%(r_stock)d."
     ),
     repair=_("RESTART_DELAY: a master votes again once every lease it may have forgotten is over."),
-    immune=_("redlock on masters that write every command to disk; zookeeper, database."),
+    immune=_(
+        "RedLock, if its masters write every command to disk; ZooKeeper and the database lock."
+    ),
 )
 def _amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let three of five masters grant, restart one of them empty, and start the other two."""
@@ -143,7 +145,10 @@ def _has_majority() -> bool:
         "Nothing in Redis: a lease is only as good as the clock that measures it. The stock row "
         "itself has to reject late writes."
     ),
-    immune=_("zookeeper (sessions run on monotonic clocks), mysql_session."),
+    immune=_(
+        "ZooKeeper, whose sessions run on monotonic clocks; MySQL session and PostgreSQL session, "
+        "which have no lease."
+    ),
 )
 def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Shift three of five clocks with a preloaded library; the machine's clock stays as it is."""

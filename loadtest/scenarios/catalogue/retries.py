@@ -18,10 +18,10 @@ from loadtest.scenarios.testbed import Testbed
     story=_(
         "Buyer A's process wrote the order and was killed before it replied. The customer pressed "
         "again: buyer B in the chart.\n"
-        "The second form had a key of its own, and B sold another unit after %(b_waited)s: "
-        "%(b_sold)d for one wish.\n"
-        "With the key of the first form, B found the order after %(r_waited)s and replied "
-        "with it: %(r_sold)d sold."
+        "The second form had a key of its own, and B bought another unit after %(b_waited)s: "
+        "%(b_sold)d sold to a customer who wanted one.\n"
+        "With the key of the first form, the shop found the order after %(r_waited)s and returned "
+        "it to B: %(r_sold)d sold."
     ),
     repair=_("An idempotency key: the form keeps it, and the order's row has it as a unique key."),
     immune=_("None: a lock serializes purchases, and cannot know that two are the same."),

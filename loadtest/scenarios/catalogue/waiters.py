@@ -114,7 +114,8 @@ def _serve_all(
     ),
     repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
     immune=_(
-        "zookeeper, redis, and database (not on SQLite): waiters queue, and each release wakes one."
+        "ZooKeeper, Redis, and the database lock except on SQLite: waiters queue, and each release "
+        "wakes one."
     ),
     needs="ZooKeeper",
     requires_overlap=False,
@@ -152,7 +153,9 @@ def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
         "That is %(b_each).1f commands per waiter with polling and %(r_each).1f without."
     ),
     repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),
-    immune=_("Every backend that declares wakes_waiters; see docs/reference/locks.md."),
+    immune=_(
+        "Every lock that wakes its waiters: all but RedLock and, on SQLite, the database lock."
+    ),
     requires_overlap=False,
 )
 def _polling(testbed: Testbed, is_repaired: bool) -> Facts:

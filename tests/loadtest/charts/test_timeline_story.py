@@ -122,3 +122,31 @@ def test_decisive_event_has_the_line_that_causes_it(
     line = next(one.line for one in story if one.text.startswith(text))
     assert line is not None
     assert code in line.code
+
+
+def said(name: str, half: int, part: str) -> list[str]:
+    """Return the sentences of a recording that contain a part."""
+    story = timeline.story(export.recorded()["results"][name]["halves"][half])
+    return [one.text for one in story if part in one.text]
+
+
+def test_lock_that_was_released_early_is_not_told_as_lost() -> None:
+    assert said("release-before-commit", 0, "uyer A releases") == [
+        "Buyer A releases the lock.",
+        "Buyer A releases the lock again, at the end of its purchase.",
+    ]
+    rejected = "The store rejects the release: buyer A no longer holds the lock."
+    assert said("release-before-commit", 0, "no longer holds") == [rejected]
+    assert said("release-before-commit", 0, "notices") == []
+    lost = "Watchdog of buyer A notices that the lock is lost."
+    assert said("holder-paused", 0, "notices") == [lost]
+
+
+@pytest.mark.parametrize("name", ["forced-switch", "holder-paused"])
+def test_second_grant_after_a_rejected_write_has_a_reason(name: str) -> None:
+    assert said(name, 1, "uyer A is granted") == [
+        "Buyer A is granted the lock, with token #1.",
+        "Buyer A is granted the lock, with token #3, only to check that new tokens are higher than "
+        "that of the row.",
+        "Buyer A is granted the lock, with token #4.",
+    ]

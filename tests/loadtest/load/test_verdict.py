@@ -9,7 +9,7 @@ from django.utils import translation
 from loadtest.kernel.params import PlanError
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
-from loadtest.load.report import headline, met, sentence, words
+from loadtest.load.report import headline, met, sentence, spreads, words
 from loadtest.load.verdict import expected, figures, percentile, with_controls
 from shop.administration.audit import StockAudit
 
@@ -145,9 +145,25 @@ def test_sentence_in_both_languages() -> None:
     three = [*(RUN | {"backend": name} for name in ("process", "none")), exact]
     assert headline(three) == "3 guards: 2 oversold, 1 exact"
     twice = [RUN, {**RUN, "sold": 7}]
-    assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock in 2 runs."
+    assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock, over 2 runs."
     with translation.override("zh-hans"):
         assert headline(three) == "3 种组合：2 种超卖，1 种数量正确"
         assert (
             sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。使用 Redis 锁：正好卖出 5 件。"
         )
+
+
+def test_spread_of_runs_has_the_same_decimals_in_a_column() -> None:
+    measured = ((8, 85.0, 9.0), (8, 92.4, 12.6), (7, 80.0, 7.2))
+    runs = [
+        {
+            **{**RUN, "sold": sold, "oversold": sold - 5},
+            **{"orders_per_second": speed, "wait_ms": {"p99": p99}},
+        }
+        for sold, speed, p99 in measured
+    ]
+    (found,) = spreads(runs)
+    assert found == {
+        **{"guard": "no lock", "runs": 3, "sold": "8 (7–8)", "oversold": "3 (2–3)"},
+        **{"orders_per_second": "85.0 (80.0–92.4)", "p99": "9 (7–13)"},
+    }

@@ -25,9 +25,9 @@ B = report(stock=80, sold=80, wait=60.5, seed=7)
 def test_differences_have_signs() -> None:
     (row,) = comparison.rows(A, B)
     assert row["name"] == "Redis + naive"
-    assert row["difference"] == {"sold": "+30", "orders_per_second": "+15", "p99": "−29.5"}
+    assert row["difference"] == {"sold": "+30", "orders_per_second": "+15.0", "p99": "−29.5"}
     (same,) = comparison.rows(A, A)
-    assert same["difference"] == {"sold": "+0", "orders_per_second": "+0", "p99": "+0"}
+    assert same["difference"] == {"sold": "+0", "orders_per_second": "+0.0", "p99": "+0.0"}
     (row,) = comparison.rows(A, {**B, "runs": []})
     assert (row["pair"][1], row["difference"]) == (None, {})
     (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))

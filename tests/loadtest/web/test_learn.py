@@ -32,6 +32,16 @@ def test_step_is_short_and_its_code_is_that_of_the_source(step: Step) -> None:
     assert len(lines) <= 20
 
 
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_immune_locks_have_the_names_of_other_pages(language: str) -> None:
+    """Not their aliases in the settings."""
+    with translation.override(language):
+        texts = [str(one.immune) for one in SCENARIOS.values()]
+    assert "ZooKeeper" in " ".join(texts)
+    alias = re.compile(r"\b(?:redis|redlock|zookeeper|none)\b|_", re.ASCII)
+    assert [text for text in texts if alias.search(text)] == []
+
+
 def test_code_that_is_no_longer_in_the_source_is_an_error() -> None:
     with pytest.raises(ValueError, match="no line contains 'no such line'"):
         Excerpt("inventory/stock.py", "WRITE = ", "no such line").lines()

@@ -61,7 +61,7 @@ def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, runni
     assert whole.count('role="status"') == 1, "a poll announces nothing"
     assert 'http-equiv="refresh" content="2"' in whole
     chinese = client.get(running.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert "超出库存买到：3" in chinese
+    assert "买到（超卖）：3" in chinese
 
 
 def test_page_shows_what_is_being_started(client: Client, running: LabRun) -> None:

@@ -115,7 +115,7 @@ def test_first_sentence_names_the_state(changes, level, sentence):
 
 def test_normal_state_has_facts():
     (only,) = assess(state())
-    assert only.advice == "Active lock: Redis · ledger consistent 12 s ago"
+    assert only.advice == "Active lock: Redis · stock audit passed 12 s ago"
 
 
 def test_worst_comes_first_and_causes_before_consequences():

@@ -9,11 +9,11 @@ from django.test.utils import override_settings
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from inventory.models import Stock
+from inventory.models import Product, Stock
 from locking import locks
 from locking.models import LockPolicy
 from locking.names import ReservedName
-from shop.models import User
+from shop.models import Sale, User
 from shop.operations import live
 from shop.operations.live import get_live_state
 from shop.settings.redis_retry import RetryOnce
@@ -23,6 +23,14 @@ from tests.shop.staff import few_backends, holder, seen_by_threads
 
 __all__ = ["few_backends", "holder"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+
+
+def test_sales_that_no_customer_finds_are_not_counted():
+    """The sale of a load test is not listed; another one's product may be hidden."""
+    a_sale()
+    Sale.objects.filter(pk=a_sale().pk).update(is_listed=False)
+    Product.objects.filter(pk=a_sale().product_id).update(is_listed=False)
+    assert get_live_state().open_sales == 1
 
 
 @seen_by_threads

@@ -171,7 +171,7 @@ def test_closed_order_never_promises_what_it_cannot_know(shop, order, payment):
 
 
 WHY_REFUNDED = {
-    Order.Status.REFUNDED: "Refund ·",
+    Order.Status.REFUNDED: "Refund",
     Order.Status.PAID: "You paid this order twice.",
     Order.Status.EXPIRED: "Your payment arrived too late.",
 }
