@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from .faults.waiting import until
 from .process import is_stopped, with_parent_death_signal
 from .programs import ServerError
 from .temporary import temporary_directory
@@ -170,11 +171,7 @@ class Server(ABC):
     def pause(self) -> None:
         """Inject a stall: SIGSTOP leaves the server connected but unresponsive until `resume`."""
         self._inject(signal.SIGSTOP, "stopped")
-        deadline = time.monotonic() + STOP_TIMEOUT
-        while self.is_running and not all(map(is_stopped, self.working())):
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{self.name} goes on after SIGSTOP")
-            time.sleep(0.001)
+        until(lambda: not self.is_running or all(map(is_stopped, self.working())), "the stop")
 
     def working(self) -> list[int]:
         """Return the processes that reply to clients."""

@@ -6,12 +6,12 @@ import shutil
 import signal
 import struct
 import subprocess
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from .base import HOST, STOP_TIMEOUT, Server, ServerFailed
+from .base import HOST, Server, ServerFailed
+from .faults.waiting import until
 from .process import process_state
 from .programs import ServerError, required
 
@@ -90,11 +90,7 @@ class PostgreSql(Server):
         sessions = self.children()
         super().kill()
         # A new server refuses the data directory until the last of them has ended.
-        deadline = time.monotonic() + STOP_TIMEOUT
-        while any(process_state(pid) not in ("", "Z") for pid in sessions):
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"sessions outlived {self.name}:\n{self.log_tail()}")
-            time.sleep(0.005)
+        until(lambda: {process_state(pid) for pid in sessions} <= {"", "Z"}, "their end")
 
     def working(self) -> list[int]:
         """Return the postmaster and the processes of its sessions."""
