@@ -1,6 +1,7 @@
 """FAULTS.md, "Bad input": user names, sessions, hosts, cookies, and rate limits of sign-in."""
 
 import re
+from unittest.mock import patch
 
 import pytest
 from django.test import Client
@@ -83,6 +84,30 @@ def test_new_email_address_needs_the_password(wang, sent, status):
     kept = User.objects.get().email
     assert kept == (sent["email"] if status == 302 else "wang@example.com")
     assert ("old password was entered incorrectly" in response.text) == (status == 400)
+
+
+def test_saved_name_keeps_what_others_changed_meanwhile(wang):
+    def close_account(*_limit: str) -> None:
+        User.objects.update(is_active=False)
+
+    client, form = client_of(wang), {"first_name": "Wang", "email": wang.email}
+    with patch("shop.web.accounts.rate_limits.count", close_account):  # the account has been read
+        assert client.post("/accounts/profile/", form).status_code == 302
+    kept = User.objects.get()
+    assert (kept.first_name, kept.is_active) == ("Wang", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        *((f"/accounts/{name}/", "") for name in ("sign-in", "sign-up", "reset", "reset/sent")),
+        ("/accounts/sign-up/?next=/orders/", "?next=/orders/"),
+        ("/products/", "?next=/products/"),
+    ],
+)
+def test_signing_in_leads_back_to_no_page_for_visitors(path, query):
+    links = re.findall(r'href="(/accounts/sign-in/[^"]*)"', client_of().get(path).text)
+    assert set(links) == {f"/accounts/sign-in/{query}"}
 
 
 def test_known_device_signs_in_while_its_name_is_locked(amy, settings):
