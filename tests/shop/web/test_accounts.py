@@ -158,6 +158,14 @@ def test_sign_ins_are_limited_per_address(wang, settings):
     assert client_of().post("/accounts/sign-up/", {}).status_code == 429
 
 
+def test_customer_has_a_whole_network_of_ipv6(wang, settings):
+    settings.SIGN_IN_LIMIT = "2/minute"
+    addresses = [f"2001:db8::{number}" for number in (1, 2, 3)]
+    addresses += ["2001:db8:0:1::1", "::ffff:192.0.2.1", "::ffff:192.0.2.2", "::ffff:192.0.2.3"]
+    statuses = [sign_in(client_of(REMOTE_ADDR=one)).status_code for one in addresses]
+    assert statuses == [302, 302, 429, 302, 302, 302, 302]
+
+
 def test_client_address_is_read_behind_own_proxy(wang, settings):
     settings.SIGN_IN_LIMIT, settings.PROXY_HOPS = "1/minute", 1
     client = client_of()
