@@ -158,8 +158,11 @@ class Lock(ABC):
         lease = self.lease_of(caller) if self.reentrant else None
         if lease is not None and (yield from lease.enter_again()):
             return lease
-        if self.until is None and not isinstance(caller, asyncio.Task):
-            refuse_in_transaction(self.name)  # a task has none: Django's are those of threads
+        if isinstance(caller, asyncio.Task):  # Django's transactions are those of threads
+            if self.until == "commit":
+                raise LockMisuse('until="commit" needs a thread: a task has no transaction.')
+        elif self.until is None:
+            refuse_in_transaction(self.name)
         return (yield from self.grant(caller, wait))
 
     def extend(self, ttl: float | None = None) -> None:
@@ -193,8 +196,6 @@ class Lock(ABC):
         return run(self._begin(current_caller()))
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
-        if self.until == "commit":
-            raise LockMisuse('until="commit" needs `with`: a task has no transaction.')
         return self._abegin(current_caller())
 
     async def _abegin(self, caller: object) -> Lease:
