@@ -2,7 +2,7 @@
 
 A lease is in one of these states:
 
-    HELD --- release ---> RELEASED, or UNCONFIRMED if the store did not reply
+    HELD --- release ---> RELEASED, or UNCONFIRMED without a reply of the store
       |----- hand_over -> HANDED_OVER
       `----- mark_lost -> LOST
 
@@ -233,15 +233,14 @@ class Lease:
         known_lost = self._end()
         try:
             yield self.backend.release, self.backend.arelease, (self.claim, self.token)
-        except LockLost:
-            self.mark_lost()
-            raise
-        except LockUnavailable as error:
-            if known_lost:
+        except BaseException as error:
+            if known_lost or isinstance(error, LockLost):
                 self.mark_lost()
                 raise self._lost_error() from error
             self._become(State.UNCONFIRMED)
             raise
+            if known_lost and isinstance(error, LockUnavailable):
+                raise self._lost_error() from error
         if known_lost:
             self.mark_lost()
             raise self._lost_error()

@@ -13,6 +13,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, locks
 from locking.jobs import tasks
 from locking.lease import State
+from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 assert tasks  # connects the signals
@@ -139,3 +140,22 @@ def test_cancellation_from_outside_is_not_taken_for_a_loss(backend, is_at_the_en
 
     asyncio.run(main())
     assert not backend.held
+
+
+@pytest.mark.parametrize("lease_is_lost", [False, True])
+def test_interrupted_release_leaves_a_lease_that_is_not_held(backend, lease_is_lost: bool) -> None:
+    """Whether the store freed the lock is not known."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    backend.backend.then("release", interrupt)
+    lease = acquired(backend.lock("a"))
+    if lease_is_lost:
+        lease.claim.deadline = 0.0
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    assert lease.state is (State.LOST if lease_is_lost else State.UNCONFIRMED)
+    assert lease.lost is lease_is_lost
+    with pytest.raises(LockLost):
+        lease.check()
