@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from locking.lease.scope import CancelScope
 from locking.lease.steps import Steps, arun, run
 from locking.lease.watchdog import Renewer
 from locking.names import check_ttl
+from locking.threads import start_thread
 
 logger = logging.getLogger("locking")
 
@@ -351,14 +351,14 @@ class Lease:
             return
         call = partial(self._call_on_lost, self.on_lost)
         try:
-            threading.Thread(target=call, name="lock-on-lost", daemon=True).start()
+            start_thread(partial(self._call_on_lost, self.on_lost))
         except RuntimeError:
             self.log(logging.ERROR, "on_lost not called: no thread can be started")
 
     def _call_on_lost(self, on_lost: Callable[[Lease], object]) -> None:
         try:
             on_lost(self)
-        except (Exception, SystemExit):  # noqa: BLE001 - must not stop the caller
+        except Exception:  # noqa: BLE001 - must not stop the caller
             self.log(logging.ERROR, "on_lost failed", exc_info=True)
 
     def _become(self, state: State) -> bool:

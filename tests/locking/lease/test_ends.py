@@ -1,6 +1,7 @@
 """How a hold ends besides its release: with a transaction, a request, or the loss of the lease."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
@@ -159,3 +160,21 @@ def test_interrupted_release_leaves_a_lease_that_is_not_held(backend, lease_is_l
     assert lease.lost is lease_is_lost
     with pytest.raises(LockLost):
         lease.check()
+
+
+def test_signal_during_the_callback_of_a_loss_is_not_swallowed(backend) -> None:
+    """A handler raises SystemExit, as that of a web server does; the holder noticed the loss."""
+
+    def handle(*args: object) -> None:
+        raise SystemExit
+
+    previous = signal.signal(signal.SIGUSR1, handle)
+    try:
+        lock = backend.lock("a", on_lost=lambda lease: signal.raise_signal(signal.SIGUSR1))
+        lock.acquire()
+        backend.break_lock("a")
+        with pytest.raises(SystemExit):
+            lock.release()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert not backend.held
