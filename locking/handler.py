@@ -59,11 +59,9 @@ class LockHandler:
 
         Not what waits for the end of a transaction.
         """
-        caller = current_caller()
         for store in self.opened():
-            for lease in list(store.held.values()):
-                is_left = lease.claim.caller == caller and lease.granted_at >= since
-                if not is_left or lease.waits_for_commit:
+            for lease in store.leases_of(current_caller()):
+                if lease.granted_at < since or lease.waits_for_commit:
                     continue
                 if lease.state is not State.HANDED_OVER:
                     lease.log(logging.WARNING, "lock released: a request or task left it behind")

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
@@ -69,11 +69,13 @@ class LeaseTable:
         """The names and tasks that wait for a grant."""
         self.renewer = Renewer(self.backend.alias)
 
-    def __contains__(self, lease: Lease) -> bool:
-        found = self.held.get((lease.name, lease.claim.caller))
-        while found is not None and found is not lease:
-            found = found.previous
-        return found is lease
+    def leases_of(self, caller: object) -> Iterator[Lease]:
+        """Yield the caller's leases, also those that a newer one hides, which comes first."""
+        for (_, owner), newest in list(self.held.items()):
+            lease: Lease | None = newest if owner == caller else None
+            while lease is not None:
+                yield lease
+                lease = lease.previous
 
     def add(self, lease: Lease) -> None:
         """Make it the caller's lease. It hides one that is lost, or may not be entered again."""
@@ -177,7 +179,7 @@ class Lease:
     @property
     def is_unreleased(self) -> bool:
         """True until the holder releases it, also if it is lost; False in a forked child."""
-        return self in self.table
+        return self in self.table.leases_of(self.claim.caller)
 
     def check(self) -> None:
         """Raise LockLost if the lease is lost or released.

@@ -178,3 +178,13 @@ def test_signal_during_the_callback_of_a_loss_is_not_swallowed(backend) -> None:
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert not backend.held
+
+
+def test_every_slot_that_a_request_leaves_behind_is_released(settings) -> None:
+    settings.LOCKS = {"none": {"BACKEND": "locking.backends.none.NoneBackend"}}
+    slots = locks["none"].lock("a", reentrant=False)
+    request_started.send(None)
+    assert slots.acquire()
+    assert slots.acquire()
+    request_finished.send(None)
+    assert not locks["none"].held
