@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 import pytest
+from asgiref.sync import sync_to_async
 from celery.signals import task_postrun, task_prerun
 from django.core.signals import request_finished, request_started
 from django.db import transaction
@@ -188,3 +189,23 @@ def test_every_slot_that_a_request_leaves_behind_is_released(settings) -> None:
     assert slots.acquire()
     request_finished.send(None)
     assert not locks["none"].held
+
+
+def test_requests_of_one_event_loop_leave_nothing_behind(backend) -> None:
+    """Their signals are sent in one thread, and the first one ends after the second began."""
+
+    async def request(name: str, began: asyncio.Event, goes_on: asyncio.Event) -> None:
+        await sync_to_async(request_started.send)(None)
+        await sync_to_async(backend.lock(name).acquire)()
+        began.set()
+        await goes_on.wait()
+        await sync_to_async(request_finished.send)(None)
+        assert name not in {held.name for held in backend.inspect()}
+
+    async def main() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(request("first", first, second))
+        await first.wait()
+        await asyncio.gather(task, request("second", second, second))
+
+    asyncio.run(main())
