@@ -299,15 +299,15 @@ class StoreLock(Lock):
         entering.add(key)
         try:
             grant = yield self.request(claim, wait)
-        except BaseException as error:
+            return self.hold(claim, grant, started)
+        except (LockError, asyncio.CancelledError, GeneratorExit) as error:
             self._failed(claim, error)
             raise
+        except BaseException as error:  # from a signal handler, or no thread can be started
+            self._failed(claim, error)
         finally:
             entering.discard(key)
-        try:
-            return self.hold(claim, grant, started)
-        except BaseException:  # from a signal handler, or because no thread can be started
-            with suppress(LockError):
+            with suppress(LockError):  # it may have been granted
                 yield self.backend.release, self.backend.arelease, (claim, claim.token)
             raise
 
