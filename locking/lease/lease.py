@@ -50,7 +50,7 @@ class State(Enum):
     """Another process may continue it; here its release changes nothing."""
     RELEASED = "released"
     UNCONFIRMED = "unconfirmed"
-    """It was released, but the store did not reply: it lasts for its ttl at most."""
+    """It was released, but no reply was received: it lasts for its ttl at most."""
 
 
 class LeaseTable:
@@ -238,11 +238,10 @@ class Lease:
         except BaseException as error:
             if known_lost or isinstance(error, LockLost):
                 self.mark_lost()
-                raise self._lost_error() from error
             self._become(State.UNCONFIRMED)
-            raise
             if known_lost and isinstance(error, LockUnavailable):
                 raise self._lost_error() from error
+            raise
         if known_lost:
             self.mark_lost()
             raise self._lost_error()
@@ -299,8 +298,12 @@ class Lease:
         """Move the deadline to `ttl` seconds from now, and renew for this ttl from now on."""
         check_ttl(ttl)
         self.check()
-        self.claim.ttl = ttl
-        self.renew()
+        before, self.claim.ttl = self.claim.ttl, ttl
+        try:
+            self.renew()
+        except LockMisuse:  # the backend cannot keep this ttl
+            self.claim.ttl = before
+            raise
 
     def schedule(self) -> None:
         """Set the time of the next renewal, a third of the ttl from now."""
@@ -351,7 +354,6 @@ class Lease:
         if current_caller() == self.claim.caller:
             self._call_on_lost(self.on_lost)
             return
-        call = partial(self._call_on_lost, self.on_lost)
         try:
             start_thread(partial(self._call_on_lost, self.on_lost))
         except RuntimeError:
