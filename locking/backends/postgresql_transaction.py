@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.base import DatabaseLocks
@@ -63,7 +63,7 @@ class PostgreSQLTransactionBackend(DatabaseLocks[PostgreSQLSession]):
             with transaction.atomic(), wrapper.cursor() as cursor:
                 cursor.execute(ACQUIRE, (ms, key))
                 token = int(cursor.fetchone()[0])
-        except OperationalError as error:
+        except DatabaseError as error:
             if getattr(error.__cause__, "sqlstate", "") != LOCK_TIMEOUT:
                 raise LockUnavailable(f"The database refused the lock: {error}") from error
             return None
