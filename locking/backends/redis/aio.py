@@ -12,6 +12,7 @@ import math
 import time
 from asyncio import AbstractEventLoop
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import hiredis
@@ -130,7 +131,8 @@ class Inbox:
             self._loop.remove_reader(connection.fileno())
             connection.close()
         for waiter in list(self._by_owner.values()):
-            waiter.wake()
+            with suppress(RuntimeError):  # its task was left in an event loop that is closed
+                waiter.wake()
 
     def add(self, waiter: Waiter) -> None:
         """Let messages and rechecks find the waiter."""
