@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,6 +32,7 @@ from locking.backends.redis.scripts import (
 from locking.backends.redis.server_check import server_problem
 from locking.claims import Claim, Grant, Held, other_slots
 from locking.exceptions import LockError, LockUnavailable
+from locking.fork import ForkSafeLock
 from locking.names import SHARED
 
 
@@ -78,11 +78,7 @@ class RedisRequests(Backend):
         # A node of a Cluster publishes a grant even to waiters that it takes for unconnected.
         self._asks_again = self._is_cluster or self._replicas > 0
         self._floor = 0
-        self._guard = threading.Lock()
-
-    def reset_after_fork(self) -> None:
-        """Replace a lock that another thread of the parent may have held."""
-        self._guard = threading.Lock()
+        self._guard = ForkSafeLock()
 
     def raise_token_floor(self, name: str, token: int) -> None:
         """Keep this process's tokens above `token`, even if Redis has lost its data."""
