@@ -14,11 +14,10 @@ from django.utils.translation import gettext_noop
 from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.postgresql import (
     LOCK_TIMEOUT,
-    LONGEST_WAIT_MS,
     MINT,
     PostgreSQLSession,
 )
-from locking.backends.database.session import Session
+from locking.backends.database.session import LONGEST_WAIT, Session
 from locking.backends.database.session_locks import lock_name
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
@@ -57,7 +56,7 @@ class PostgreSQLTransactionBackend(DatabaseLocks[PostgreSQLSession]):
                 f"{self.alias}: acquire {claim.name!r} inside transaction.atomic() of the default "
                 'database, with until="commit".'
             )
-        ms = str(max(1, int(min(timeout * 1000, LONGEST_WAIT_MS))))
+        ms = str(max(1, int(min(timeout, LONGEST_WAIT) * 1000)))
         key = PostgreSQLSession.key(lock_name(self.pool, claim.name))
         try:
             with transaction.atomic(), wrapper.cursor() as cursor:

@@ -187,10 +187,7 @@ class Lock(ABC):
 
     def arelease(self) -> Coroutine[object, object, None]:
         """Release the lock without blocking the event loop; see `release`."""
-        return self._arelease(current_caller())
-
-    async def _arelease(self, caller: object) -> None:
-        await self._own(caller).arelease()
+        return self._own(current_caller()).arelease()
 
     def __enter__(self) -> Lease:
         return run(self._begin(current_caller()))
@@ -305,11 +302,11 @@ class StoreLock(Lock):
             raise
         except BaseException as error:  # from a signal handler, or no thread can be started
             self._failed(claim, error)
-        finally:
-            entering.discard(key)
             with suppress(LockError):  # it may have been granted
                 yield self.backend.release, self.backend.arelease, (claim, claim.token)
             raise
+        finally:
+            entering.discard(key)
 
     def request(self, claim: Claim, wait: float) -> Call:
         """Return the call whose result is a grant, or None."""

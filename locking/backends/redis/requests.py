@@ -135,9 +135,9 @@ class RedisRequests(Backend):
         """Ask for the lock and, with an entry, for a place in the queue."""
         sent = time.monotonic()
         undo = partial(self.packed_release, claim, entry)
-        connection, reply = self._ask(
-            connection, TAKE, claim, *self.take_args(claim, entry), undo=undo
-        )
+        args = self.ticks(), milliseconds(claim.ttl), entry
+        slots = () if claim.slots is None else (str(claim.slots),)
+        connection, reply = self._ask(connection, TAKE, claim, *args, *slots, undo=undo)
         token, left, ticks, place, is_new, *holder = reply
         grant, ends = None, sent + left / 1000
         if token:
@@ -188,11 +188,6 @@ class RedisRequests(Backend):
         """Return the claim's entry in the queue; a grant is published to `channel`."""
         entry = f"{channel} {milliseconds(claim.ttl)} {self.ticks()} {claim.owner}"
         return entry if claim.slots is None else f"{entry} {claim.slots}"
-
-    def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
-        """Return the arguments of TAKE after the owner."""
-        args = self.ticks(), milliseconds(claim.ttl), entry
-        return args if claim.slots is None else (*args, str(claim.slots))
 
     def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
         """Return the grant that was published in "token ticks owner".
