@@ -73,7 +73,8 @@ class Benchmark(Command):
             terminal.print(line)
         for name, about in (report["versions"] | report["missing"]).items():
             parts = about.items() if isinstance(about, dict) else ()
-            terminal.print(f"{name}: {', '.join(map(' '.join, parts)) or about}")
+            words = ", ".join(f"{what} {value}" for what, value in parts)
+            terminal.print(f"{name}: {words or about}")
 
     def markdown(self, report: Row) -> str:
         """Return the table in Markdown."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import inf
 from typing import NamedTuple
 
-from django.db.models import Count, Max, Min, Sum
-from django.db.models.functions import TruncSecond
+from django.db.models import Count, Max, Min, QuerySet, Sum, Window
+from django.db.models.functions import Trunc
 from django.template.defaultfilters import floatformat
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -21,6 +22,9 @@ from shop.reservations import store
 
 WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
+STEPS = {"second": 1, "minute": 60, "hour": inf}
+"""The steps that a curve may have, in seconds; the finest with STEPS_SHOWN at most is drawn."""
+STEPS_SHOWN = 3600
 Curve = list[tuple[float, int]]
 """Units taken and not returned, by seconds since the opening."""
 
@@ -62,8 +66,10 @@ class SaleReport:
 def report_of(*, sale: Sale) -> SaleReport:
     """Return the report of a sale."""
     offered = stocked(stock_id=sale.stock_id)
-    curve, sold_out_after = _curve(sale)
-    end, top = _end_of(sale, sold_out_after), max([offered, *(units for _, units in curve)])
+    sold_out_after = _sold_out_after(sale)
+    end = _end_of(sale, sold_out_after)
+    curve = curve_of(sale=sale, end=end)
+    top = max([offered, *(units for _, units in curve)])
     return SaleReport(
         offered=offered,
         outcomes=[*_orders(sale), *_refunds(sale)],
@@ -115,28 +121,12 @@ def _waiting(sale: Sale) -> int | None:
     return None
 
 
-def _curve(sale: Sale) -> tuple[Curve, float | None]:
-    """Return the units taken by second, and when none was left for the first time."""
-    seconds = (
-        StockMovement.objects.filter(stock=sale.stock_id)
-        .annotate(second=TruncSecond("created_at", tzinfo=UTC))
-        .values_list("second")
-        .annotate(
-            at=Max("created_at", filter=~IS_STOCKED),
-            moved=Sum("delta"),
-            added=Sum("delta", filter=IS_STOCKED, default=0),
-            first=Min("pk"),
-        )
-        .order_by("first")  # the clocks of processes differ
-    )
-    curve, left, taken, sold_out_after = Curve(), 0, 0, None
-    for _second, at, moved, added, _first in seconds:
-        left, taken = left + moved, taken - (moved - added)
-        if at:
-            curve.append((max(0.0, (at - sale.opens_at).total_seconds()), taken))
-            if left <= 0 and sold_out_after is None:
-                sold_out_after = curve[-1][0]
-    return curve, sold_out_after
+def _sold_out_after(sale: Sale) -> float | None:
+    """Return the seconds from the opening until none was left for the first time."""
+    left = Window(Sum("delta"), order_by="pk")
+    none_left = _movements(sale).annotate(left=left).filter(left__lte=0)
+    at = none_left.aggregate(at=Min("created_at", filter=~IS_STOCKED))["at"]
+    return max(0.0, (at - sale.opens_at).total_seconds()) if at else None
 
 
 def _end_of(sale: Sale, sold_out_after: float | None) -> float:
@@ -147,12 +137,38 @@ def _end_of(sale: Sale, sold_out_after: float | None) -> float:
     return max(1.0, (until - sale.opens_at).total_seconds())
 
 
+def curve_of(*, sale: Sale, end: float) -> Curve:
+    """Return the units taken in the first `end` seconds, in steps that number a few thousand."""
+    step = next(name for name, size in STEPS.items() if end <= STEPS_SHOWN * size)
+    steps = (
+        _movements(sale)
+        .filter(created_at__lte=sale.opens_at + timedelta(seconds=end))
+        .annotate(step=Trunc("created_at", step, tzinfo=UTC))
+        .values_list("step")
+        .annotate(
+            at=Max("created_at", filter=~IS_STOCKED),
+            taken=Sum("delta", filter=~IS_STOCKED),
+            first=Min("pk"),
+        )
+        .order_by("first")  # the clocks of processes differ
+    )
+    curve, total = Curve(), 0
+    for _step, at, taken, _first in steps:
+        if at:
+            total -= taken
+            curve.append((max(0.0, (at - sale.opens_at).total_seconds()), total))
+    return curve
+
+
+def _movements(sale: Sale) -> QuerySet[StockMovement]:
+    return StockMovement.objects.filter(stock=sale.stock_id).order_by()
+
+
 def _points(curve: Curve, *, end: float, top: int) -> str:
     """Return the points of a polyline with a step at most for each unit of its width."""
     last: dict[int, int] = {}
     for seconds, units in curve:
-        if seconds <= end:
-            last[round(WIDTH * seconds / end)] = units
+        last[round(WIDTH * seconds / end)] = units
     height, points = float(HEIGHT), [f"0,{HEIGHT}"]
     for x, units in sorted(last.items()):
         points.append(f"{x},{height:.1f}")

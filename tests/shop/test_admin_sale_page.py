@@ -2,7 +2,7 @@
 
 import csv
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from inventory.models import StockMovement
 from shop.administration import order_export
 from shop.administration.sale_management import restock_sale
-from shop.administration.sale_report import report_of
+from shop.administration.sale_report import curve_of, report_of
 from shop.models import DeliveryAddress, Order, Payment, Sale, User
 from shop.orders.addresses import save_address
 from shop.orders.service import cancel_order, pay_order
@@ -89,6 +89,21 @@ def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
     StockMovement.objects.filter(pk=last.pk).update(created_at=later)
     assert report_of(sale=sold_out).sold_out_after == 4.0, "the first time"
     assert report_of(sale=a_sale(opens_in=60)).points == ""
+
+
+@pytest.mark.parametrize(("hours", "counts"), [(1, [1, 2, 3]), (48, [2, 3]), (200, [3])])
+def test_longer_sale_has_a_curve_of_longer_steps(hours, counts) -> None:
+    """Their number is bounded: a step costs time, and the page has a deadline."""
+    sale = a_sale()
+    for name in "abc":
+        buy(sale, customer=User.objects.create(username=name))
+    taken = StockMovement.objects.exclude(order_number=None).order_by("pk")
+    for row, seconds in zip(taken, (0, 1, 60), strict=True):
+        later = datetime(2026, 1, 1, 12, 10, tzinfo=UTC) + timedelta(seconds=seconds)
+        StockMovement.objects.filter(pk=row.pk).update(created_at=later)
+    Sale.objects.filter(pk=sale.pk).update(opens_at=datetime(2026, 1, 1, 12, tzinfo=UTC))
+    curve = curve_of(sale=fresh(sale), end=3600.0 * hours)
+    assert ([units for _, units in curve], curve[0][0] >= 600) == (counts, True)
 
 
 def test_action_returns_to_the_page_of_the_sale(amy) -> None:

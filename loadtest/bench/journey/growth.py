@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from html import unescape
 from statistics import median
 from typing import Any
@@ -97,10 +98,12 @@ def _page(client: Client, path: str, before: Callable[[], object] = lambda: None
 
 
 def _jobs() -> Iterator[Row]:
-    for entry in settings.CELERY_BEAT_SCHEDULE.values():
-        name = str(entry["task"])
+    schedule: dict[str, dict[str, Any]] = settings.CELERY_BEAT_SCHEDULE
+    for entry in schedule.values():
+        name = entry["task"]
         before = _let_orders_expire if name.endswith("expire_unpaid_orders") else lambda: None
-        yield _timed("job", name, current_app.tasks[name], before, of=max)
+        job = partial(current_app.tasks[name], *entry.get("args", ()))
+        yield _timed("job", name, job, before, of=max)
 
 
 def _let_orders_expire() -> None:

@@ -19,6 +19,8 @@ SMALL, BIG = 200_000, 100_000
 """Orders of all small sales together, and of the big one."""
 ARCHIVED = 127_400
 """Orders that were deleted, of which the ledger keeps both movements; 600,000 movements in all."""
+FOR = timedelta(days=10)
+"""The big sale has been open for so long, with an order every eight seconds."""
 OPEN, UPCOMING = 10, 10
 """Sales that are open or have not opened; the others have ended, one every six hours."""
 RUNS, KEYS, SESSIONS = 45_000, 100_000, 50_000
@@ -99,7 +101,7 @@ def _sales() -> Iterator[Sale]:
     ]
     now = timezone.now()
     for n in range(SALES):
-        opens_at = now - timedelta(minutes=30)
+        opens_at = now - (timedelta(minutes=30) if n else FOR)
         if OPEN <= n < OPEN + UPCOMING:
             opens_at = now + timedelta(hours=n)
         elif n >= OPEN + UPCOMING:
@@ -111,7 +113,7 @@ def _sales() -> Iterator[Sale]:
             price=Decimal("9.90"),
             limit_per_customer=5,
             opens_at=opens_at,
-            closes_at=opens_at + timedelta(hours=3),
+            closes_at=opens_at + timedelta(hours=3) + (timedelta() if n else FOR),
             fulfilment=Sale.Fulfilment.QUEUED if n in (1, 2) else Sale.Fulfilment.DIRECT,
         )
         if n < OPEN:

@@ -1,9 +1,13 @@
 """`manage.py lab bench purchase`: a short run, and what its ledgers and its page say."""
 
+from io import StringIO
+
 import pytest
 from django.utils import timezone
 
 from loadtest.bench.purchase import report, runner
+from loadtest.kernel.terminal import Terminal
+from loadtest.management.commands.lab import Command
 from shop.models import Order, User
 from tests.loadtest.lab import lab
 
@@ -25,6 +29,13 @@ def test_order_without_ledger_entry_is_a_breach(line):
     found = {"lines": [{"line": "direct", "breaches": [broken]}], "missing": {}}
     assert not PURCHASE.is_ok(found)
     assert list(PURCHASE.wrong(found)) == [f"direct: {broken}"]
+
+
+def test_table_for_people_names_the_versions_of_each_store():
+    versions = {"mariadb": {"python": "3.13.1", "cores": 2}}
+    found = {"settings": {"burst": 1}, "lines": [], "targets": [], "missing": {}}
+    PURCHASE.describe(Terminal(Command(stdout=(out := StringIO()))), found | {"versions": versions})
+    assert "mariadb: python 3.13.1, cores 2\n" in out.getvalue()
 
 
 @pytest.mark.long
