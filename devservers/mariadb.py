@@ -27,16 +27,9 @@ class MariaDb(Server):
         required("mariadbd")
         required("my_print_defaults")
         self._sql.write_text("CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n")
-        install = [
-            required("mariadb-install-db"),
-            "--no-defaults",
-            f"--datadir={self.data}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--skip-name-resolve",
-            f"--user={_user()}",
-            f"--tmpdir={self.folder}",
-        ]
+        install = [required("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}"]
+        install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        install += ["--skip-name-resolve", f"--user={_user()}", f"--tmpdir={self.folder}"]
         process = self._spawn(install)
         if process.wait(START_TIMEOUT):
             raise ServerFailed(f"{install[0]} failed:\n{self.log_tail()}")

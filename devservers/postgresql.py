@@ -41,15 +41,8 @@ class PostgreSql(Server):
 
     def initialize(self) -> None:
         """Write the data directory."""
-        create = [
-            "initdb",
-            f"--username={USER}",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--no-locale",
-            "--no-sync",
-        ]
-        self.run_program([*create, "-D", str(self.data)])
+        create = ["initdb", "-D", str(self.data), f"--username={USER}", "--auth=trust"]
+        self.run_program([*create, "--encoding=UTF8", "--no-locale", "--no-sync"])
         self.run_program(
             ["postgres", "--single", "-D", str(self.data), USER], "CREATE DATABASE shop\n"
         )
@@ -77,14 +70,8 @@ class PostgreSql(Server):
             "recovery_init_sync_method": "syncfs",  # else a restart syncs a thousand files
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [
-            *unprivileged(),
-            required("postgres"),
-            "-D",
-            str(self.data),
-            *options,
-            *self.config,
-        ]
+        server = [*unprivileged(), required("postgres"), "-D", str(self.data)]
+        return [*server, *options, *self.config]
 
     def is_ready(self) -> bool:
         return self.send(HELLO).startswith(b"R")

@@ -1,8 +1,8 @@
-"""`python -m loadtest EXPERIMENT`: start the servers of an experiment and run it.
+"""`python -m loadtest MODULE`: start the servers of an experiment and run the module's `main`.
 
-EXPERIMENT is a name below or a module. The first line of stdin is {"asked": its arguments,
-"topology": its servers}. It writes events to stdout; the first are the missing servers and the
-versions, the last is "end". A report that `main` returns is the event before it.
+The first line of stdin is {"asked": its arguments, "topology": its servers}. It writes events to
+stdout; the first are the missing servers and the versions, the last is "end". A report that `main`
+returns is the event before it.
 """
 
 import json
@@ -15,19 +15,7 @@ from pathlib import Path
 import django
 
 from devservers.faults.worker import emit
-from loadtest.kernel.topology import Topology
-
-EXPERIMENTS = {
-    "run": "loadtest.load.runner",
-    "bench": "loadtest.bench.locks.runner",
-    "journey": "loadtest.bench.journey.runner",
-    "survival": "loadtest.bench.survival.runner",
-    "purchase": "loadtest.bench.purchase.runner",
-    "scenario": "loadtest.scenarios.runner",
-    "recovery": "loadtest.resilience.recovery",
-    "restarts": "loadtest.resilience.restarts",
-    "slow": "loadtest.resilience.slow",
-}
+from loadtest.kernel.topology import Topology, create_tables
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 request = json.loads(sys.stdin.readline())
@@ -38,10 +26,9 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
         os.environ.clear()  # not the variables that count the metrics of a shop
         os.environ.update(stores.environ)
         django.setup()
-        main = import_module(EXPERIMENTS.get(sys.argv[1], sys.argv[1])).main
+        main = import_module(sys.argv[1]).main
         if "database" not in stores.missing:
-            from loadtest.kernel.tables import create_tables  # these import models
-            from loadtest.load.runner import versions
+            from loadtest.load.runner import versions  # it imports models
 
             emit("starting", what="tables")
             create_tables()

@@ -2,12 +2,12 @@
 
 import re
 
-from tools.lock_table import PAGE, capabilities
+from tools.library_reference import LOCKS, capabilities
 
 
 def test_summary_agrees_with_the_tested_behaviour() -> None:
     """docs/reference/locks.md lists what the fault tests prove, by hand and in more words."""
-    rows = re.findall(r"^\| (.*) \|$", PAGE.read_text().partition("## Behaviour")[2], re.M)
+    rows = re.findall(r"^\| (.*) \|$", LOCKS.read_text().partition("## Behaviour")[2], re.M)
     cells = {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}
     aliases = [alias.strip() for alias in cells["failure"]]
     for alias, declared in capabilities().items():

@@ -1,19 +1,37 @@
-"""Write the names, options and errors of docs/library/reference.md.
+"""Write the generated parts of docs/library/reference.md and of docs/reference/locks.md.
 
 .venv/bin/python -m tools.library_reference
 """
 
 import inspect
+import os
 import re
+from pathlib import Path
 from typing import Any
 
-from tools.lock_table import BACKENDS, ROOT  # isort: skip - sets Django up
+import django
 from django.utils.module_loading import import_string
 
-from loadtest.kernel import marked
-from locking import exceptions
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
+django.setup()  # before the imports: the library reads the settings, and they import the library
 
-PAGE = ROOT / "docs/library/reference.md"
+from loadtest.kernel import marked  # noqa: E402
+from locking import exceptions  # noqa: E402
+from locking.claims import PROPERTIES, Capabilities  # noqa: E402
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+REFERENCE, LOCKS = DOCS / "library/reference.md", DOCS / "reference/locks.md"
+BACKENDS = {
+    "none": "none.NoneBackend",
+    "process": "process.ProcessBackend",
+    "database": "database.DatabaseBackend",
+    "mysql_session": "mysql_session.MySQLSessionBackend",
+    "postgresql_session": "postgresql_session.PostgreSQLSessionBackend",
+    "redis": "redis.RedisBackend",
+    "redlock": "redlock.RedLockBackend",
+    "zookeeper": "zookeeper.ZooKeeperBackend",
+}
+"""Every backend of the library, by its usual alias."""
 OPTIONS = "ttl timeout renew on_lost reentrant max_hold until cancel_on_loss"
 LOCK = "acquire try_acquire extend release lease locked owned aacquire arelease all_of take_over"
 LEASE = "token fence owner deadline remaining lost check extend hand_over"
@@ -79,8 +97,30 @@ def errors() -> str:
     return marked.table(["error", "meaning"], rows)
 
 
-PARTS = {"names": names, "options": options, "errors": errors}
+def capabilities() -> dict[str, Capabilities]:
+    """Return what each backend declares, by alias."""
+    return {
+        alias: import_string(f"locking.backends.{path}").capabilities
+        for alias, path in BACKENDS.items()
+    }
+
+
+def properties() -> str:
+    """Return a table of the properties of all backends."""
+    rows = []
+    for alias, declared in capabilities().items():
+        marks = ("yes" if getattr(declared, name) else "-" for name in PROPERTIES)
+        rows.append([f"`{alias}`", declared.exclusion, *marks])
+    return marked.table(["backend", "excludes", *PROPERTIES.values()], rows)
+
+
+PARTS = {
+    "names": (REFERENCE, names),
+    "options": (REFERENCE, options),
+    "errors": (REFERENCE, errors),
+    "lock_table": (LOCKS, properties),
+}
 
 if __name__ == "__main__":
-    for part, text in PARTS.items():
-        marked.write(PAGE, part, text())
+    for part, (page, text) in PARTS.items():
+        marked.write(page, part, text())

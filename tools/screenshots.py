@@ -1,9 +1,9 @@
 """Take the pictures of the docs: start a demo, oversell in it, and write docs/img/*.png.
 
-    .venv/bin/python tools/screenshots.py [--room]
+    .venv/bin/python tools/screenshots.py
 
-With --room, only room-100000.png: the waiting room after the opening, with 100,000 accounts that
-joined through the service.
+`room-100000.png` is the waiting room after the opening, with 100,000 accounts that joined through
+the service.
 `oversell.png` is an animation (APNG) of the one-click run, made of screenshots of that run. Needs
 Chromium (Debian's package) and the packages of the tests.
 """
@@ -171,8 +171,6 @@ def main() -> None:
             executable_path=shutil.which("chromium") or "/usr/bin/chromium", args=["--no-sandbox"]
         )
         take_room(browser, address, environment)  # first: its sale opens soon
-        if "--room" in sys.argv:
-            return
         film_oversell(browser, address)
         browser.close()
 

@@ -53,10 +53,7 @@ def reaper() -> Iterator[Callable[[int], None]]:
     A negative number removes a group that has ended.
     """
     process = subprocess.Popen(
-        [sys.executable, "-ISc", REAPER],
-        stdin=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-ISc", REAPER], stdin=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdin is not None
     lines = process.stdin

@@ -108,10 +108,7 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
         visits_per_second={"most": round(rate, 1), "asked": round(rate / 2, 1)},
         visits=visitors.visits,
         answers=dict(sorted(answers.items())),
-        grew=grew,
-        expected=GROWS,
         in_force=list(LockPolicyChange.objects.values_list("to_backend", flat=True)),
-        samples=[{**one, "cycle": cycle} for cycle, some in enumerate(samples) for one in some],
     )
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlencode
 from uuid import uuid4
 
 from devservers import HOST
@@ -98,8 +97,7 @@ class Visitors:
         return self._send(step, f"{message}Cookie: {cookies}\r\n\r\n".encode(), 200)
 
     def _post(self, step: str, path: str, buyer: Buyer, **fields: str) -> bytes:
-        form = urlencode({"csrfmiddlewaretoken": buyer.csrf, **fields})
-        return self._send(step, buyer.post(path, form), 200, 201, 302, 303)
+        return self._send(step, buyer.submit(path, **fields), 200, 201, 302, 303)
 
     def browse(self, rng: random.Random) -> None:
         """View a page; half of the visitors have signed in."""

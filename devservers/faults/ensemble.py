@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from devservers import HOST, ZooKeeper, ZooKeeperNode
-from devservers.base import injected_faults
 from devservers.faults.injectors import Fault
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
@@ -40,10 +39,9 @@ class Partitioned(ZooKeeper):
 
     def cut_off(self, node: ZooKeeperNode) -> None:
         """Hold every packet between this node and the others; clients still reach it."""
-        injected_faults["Partitioned leader cut off"] += 1
         for ends, proxy in self.links:
             if node.myid in ends:
-                proxy.stop_traffic()
+                proxy.hold()
 
     def join(self, node: ZooKeeperNode) -> None:
         """Reconnect this node with the others."""
@@ -77,8 +75,6 @@ class FailLeader(Fault):
 
     ensemble: Partitioned
     how: LeaderFailure = "kill"
-    lane: str = ""
-    what: str = "leader failed"
 
     def inject(self) -> None:
         """Fail the leader, and wait for its successor."""

@@ -61,10 +61,6 @@ class Proxy:
     def hold(self) -> None:
         """Hold traffic in both directions."""
         injected_faults["Proxy packets held"] += 1
-        self.stop_traffic()
-
-    def stop_traffic(self) -> None:
-        """Hold traffic in both directions without counting it as a fault."""
         self._requests.clear()
         self._replies.clear()
 

@@ -1,1 +1,1 @@
-"""Benchmarks of locks, purchases, cached values and idempotency keys."""
+"""Benchmarks of locks, purchases and the journey of a buyer, and tests of other libraries."""

@@ -49,7 +49,8 @@ class Endurance(Command):
         pay_within: int = 86_400,
         params: type[Params] = EnduranceParams,
     ) -> None:
-        self.what, self.experiment, self.params = what, experiment or what, params
+        self.what, self.params = what, params
+        self.experiment = experiment or f"loadtest.resilience.{what}"
         self.part = f"lab_endure_{what}"
         self.topology = Topology(
             database="mariadb",
@@ -73,7 +74,6 @@ class Endurance(Command):
 
     def describe(self, terminal: Terminal, report: Row) -> None:
         """Print the report."""
-        report.pop("samples", None)  # thousands of lines
         terminal.print(json.dumps(report, indent=1))
         is_ok = self.is_ok(report)
         terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
@@ -82,8 +82,8 @@ class Endurance(Command):
         """Return a list of facts, and a table for each list of rows."""
         facts, tables = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}, []
         for name, value in report.items():
-            if name in ("samples", "settings", "what", "grew", "expected"):
-                continue  # thousands of rows, part of the command, or in the table `growth`
+            if name in ("settings", "what"):  # part of the command
+                continue
             if isinstance(value, list) and value and isinstance(value[0], dict):
                 rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
                 headings = (HEADINGS.get(key, key.replace("_", " ")) for key in value[0])

@@ -25,6 +25,7 @@ HEADINGS = {
     "order": "64 waiters",
     "lost-reply": "reply to acquire lost",
 }
+RUNNER = "loadtest.bench.survival.runner"
 NAIVE_FAILS = ("pause", "work", "late-release", "restart", "order")
 """The faults that the control must not survive."""
 
@@ -62,7 +63,7 @@ class Survival(Command):
             )
             wanted = report["settings"] | {"libraries": sorted(chosen)}
             versions = report["versions"]
-            for event in events("survival", wanted, topology, report, bar.show):
+            for event in events(RUNNER, wanted, topology, report, bar.show):
                 if event["event"] == "library":
                     lines[event["library"]] |= event
                 elif event["event"] == "run":

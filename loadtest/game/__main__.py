@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import django
 
 from devservers.temporary import temporary_directory
-from loadtest.kernel.topology import Topology
+from loadtest.kernel.topology import Topology, create_tables
 
 asked = json.loads(os.environ["GAME"])
 if os.fork():
@@ -25,7 +25,6 @@ with ExitStack() as stack:
     os.environ.update(stores.environ)
     django.setup()
     from loadtest.game import host
-    from loadtest.kernel.tables import create_tables
 
     create_tables()
     game = host.Game(stores, asked["level"])

@@ -19,7 +19,7 @@ class ExperimentFailed(RuntimeError):
 
 
 class Experiment(WorkerProcess):
-    """`python -m loadtest NAME`: it starts the servers, runs the experiment and sends events."""
+    """`python -m loadtest MODULE`: it starts the servers, runs the experiment and sends events."""
 
     def __init__(self, name: str, asked: dict[str, Any], topology: Topology) -> None:
         self.name, self._folder = name, temporary_directory("lab")
@@ -45,9 +45,3 @@ class Experiment(WorkerProcess):
         self.terminate()
         super().close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def perform(name: str, asked: dict[str, Any], topology: Topology) -> Iterator[Event]:
-    """Run an experiment and yield its events."""
-    with Experiment(name, asked, topology) as experiment:
-        yield from experiment.events()

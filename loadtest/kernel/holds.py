@@ -3,7 +3,7 @@
 grants = holds(events)       # in order; each until its release, its loss or its process's death
 overlaps(grants)             # two holders of one name, by their leases
 overlaps(grants, end="believed")  # by what the processes thought
-leases(events)               # the same from the stores' side, as a timeline draws it
+leases(events, end)          # the same from the stores' side, as a timeline draws it
 """
 
 from collections import defaultdict
@@ -135,10 +135,9 @@ class Lease(NamedTuple):
     """"released", "expired", "deleted" or "lost"; "stays" without an expiry; "" if still held."""
 
 
-def leases(events: Sequence[Event], end: int = 0) -> list[Lease]:
+def leases(events: Sequence[Event], end: int) -> list[Lease]:
     """Return the keys that stores held for the grants of one name, until the time `end`."""
     grants = [hold for hold in holds(events) if hold.backend != "none"]  # which stores nothing
-    end = end or max((event["t"] for event in events), default=0)
     backend = next((event["backend"] for event in events if "backend" in event), "")
     killed = {event["target"]: event["t"] for event in events if "target" in event}
     kept = [event["lane"] for event in events if event["do"] == "kept"]

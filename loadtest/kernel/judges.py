@@ -8,7 +8,7 @@
 After a fault that leads to two holders, `facts(run)["overlaps"]` proves it.
 
 A new judge is a generator of findings. In `promised`, it judges every load test whose lock makes
-the promise; a scenario calls `judge(Run(history(testbed.folder)), it)`. Handwritten histories in
+the promise; a scenario calls it with `Run(history(testbed.folder))`. Handwritten histories in
 `tests/loadtest/kernel/test_judges.py` show what it rejects. They have no `id`: pair an acquire with
 its end by actor and owner, as `holds` does, and expect either without the other.
 """
@@ -79,8 +79,8 @@ class Run:
 Judge = Callable[[Run], Iterable[Finding]]
 
 
-def judge(run: Run, *judges: Judge) -> list[Finding]:
-    """Return the findings of these judges, by default of all that concern the run's promise."""
+def judge(run: Run) -> list[Finding]:
+    """Return the findings of all judges that concern the promise of the run."""
     promised: dict[Judge, object] = {
         exclusion: run.promise.exclusive,
         tokens: run.promise.fencing,
@@ -88,7 +88,7 @@ def judge(run: Run, *judges: Judge) -> list[Finding]:
         answers: run.dump,
         fences: run.dump and run.promise.fencing,
     }
-    chosen = judges or [one for one, applies in promised.items() if applies]
+    chosen = [one for one, applies in promised.items() if applies]
     return [finding for one in chosen for finding in islice(one(run), MOST)]
 
 

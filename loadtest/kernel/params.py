@@ -58,14 +58,6 @@ def param(default: Any = MISSING, help: Text = "", **about: Any) -> Any:
     return field(default=default, metadata={"param": Param(help=help, **about)})
 
 
-def keep_within(limits: Mapping[str, tuple[float, float]], asked: Mapping[str, Any]) -> None:
-    """Raise PlanError if a number is outside its limits."""
-    for name, (least, most) in limits.items():
-        if name in asked and not least <= asked[name] <= most:
-            option = f"--{name.replace('_', '-')}"
-            raise PlanError(f"{option} must be between {least:,} and {most:,}.")
-
-
 class Params:
     """The base of a dataclass of parameters. Raise PlanError for values that cannot be run."""
 
@@ -75,8 +67,9 @@ class Params:
     def __post_init__(self) -> None:
         for one, about in self.about():
             value, option = getattr(self, one.name), options_of(one, about)[0]
-            if about.limits and value is not None:
-                keep_within({option[2:]: about.limits}, {option[2:]: value})
+            least, most = about.limits or (0, 0)
+            if about.limits and value is not None and not least <= value <= most:
+                raise PlanError(f"{option} must be between {least:,} and {most:,}.")
             if not about.choices:
                 continue
             asked = value if _kind(one)[1] else (value,)
@@ -171,14 +164,6 @@ def _form_field(one: "Field[Any]", about: Param) -> forms.Field:
     least, most = about.limits or (None, None)
     made: forms.Field = number(min_value=least, max_value=most, **shown)
     return made
-
-
-def add_numbers(parser: ArgumentParser, options: Sequence[tuple[str, float | None, str]]) -> None:
-    """Add numeric options: name, default, meaning; a default that is a float allows fractions."""
-    for name, default, meaning in options:
-        text = meaning if default is None else f"{meaning} (default: {default})"
-        kind = float if isinstance(default, float) else int
-        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
 
 
 def add_file(parser: ArgumentParser, name: str, meaning: str, metavar: str = "FILE") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.kernel import marked
-from loadtest.kernel.actors import perform
+from loadtest.kernel.actors import Experiment
 from loadtest.kernel.params import Params, add_file
 from loadtest.kernel.terminal import Bar, Terminal, check_file
 from loadtest.kernel.topology import Topology
@@ -23,13 +23,14 @@ def events(
 
     The report gets the versions of the servers and, in `missing`, why some are missing.
     """
-    for event in perform(name, asked, topology):
-        progress(event)
-        if event["event"] == "versions":
-            report["versions"] = event["versions"]
-        elif event["event"] == "stores" and "missing" in report:
-            report["missing"] |= event["missing"]
-        yield event
+    with Experiment(name, asked, topology) as experiment:
+        for event in experiment.events():
+            progress(event)
+            if event["event"] == "versions":
+                report["versions"] = event["versions"]
+            elif event["event"] == "stores" and "missing" in report:
+                report["missing"] |= event["missing"]
+            yield event
 
 
 class Command(ABC):

@@ -3,17 +3,22 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.conf import settings
+from django.core.management import call_command
 
 from devservers import MariaDb, PostgreSql, Redis, Server, ServerError, ZooKeeper
 from devservers.base import start_all, stop_all
 from devservers.faults.ensemble import Partitioned
 from devservers.faults.proxy import Proxy
 
+Resource = TypeVar("Resource")
 NOWHERE = "unix:///nonexistent"
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 """With "everysec", a Redis that is killed may lose a release that it has confirmed."""
@@ -44,6 +49,16 @@ def private_environ(folder: Path) -> dict[str, str]:
     # The metrics of a shop that started this process must not count an experiment.
     environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     return environ
+
+
+def create_tables() -> None:
+    """Create all tables from the models: the migrations of a shop take seven times as long.
+
+    The library's migrations run, because they also create its sequence of tokens on PostgreSQL.
+    """
+    labels = {one.label for one in apps.get_app_configs()} - {"locking"}
+    settings.MIGRATION_MODULES = dict.fromkeys(labels)
+    call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +125,7 @@ class Stores:
         """Worker processes that one part of an experiment leaves for the next."""
         stack.callback(lambda: [process.close() for process in self.idle])
 
-    def start(self, server: Any) -> Any:
+    def start(self, server: AbstractContextManager[Resource]) -> Resource:
         """Start a server, or another resource, that ends with the experiment at the latest."""
         return self._stack.enter_context(server)
 
@@ -118,21 +133,17 @@ class Stores:
     def redis(self) -> Redis:
         """One Redis."""
         config = DURABLE if self.topology.is_durable else ()
-        started: Redis = self.start(Redis(prefer="embedded", config=config))
-        return started
+        return self.start(Redis(prefer="embedded", config=config))
 
     @cached_property
     def zookeeper(self) -> ZooKeeper:
         """One node, or three that can be separated."""
-        kind = Partitioned() if self.topology.is_durable else ZooKeeper(nodes=1)
-        started: ZooKeeper = self.start(kind)
-        return started
+        return self.start(Partitioned() if self.topology.is_durable else ZooKeeper(nodes=1))
 
     @cached_property
     def mariadb(self) -> MariaDb:
         """A MariaDB."""
-        started: MariaDb = self.start(MariaDb())
-        return started
+        return self.start(MariaDb())
 
     def _database(self) -> dict[str, str]:
         if self.topology.database == "mariadb":

@@ -89,11 +89,7 @@ class Plan(Params):
     at: float = param(
         0.5,
         "share of the stock that is sold before the fault is injected",
-        **{
-            "limits": (0, 0.9),
-            "label": _("Inject after"),
-            "note": _("Share of the stock sold"),
-        },
+        **{"limits": (0, 0.9), "label": _("Inject after"), "note": _("Share of the stock sold")},
     )
     strikes: int = param(1, "how many times the fault is injected", limits=(1, 20))
     """Spread over the rest of the stock."""
@@ -146,8 +142,3 @@ class Plan(Params):
         """Return the units sold before each injection."""
         step = (1 - self.at) / self.strikes
         return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
-
-    @property
-    def contenders(self) -> int:
-        """Return the number of buyers that buy at once."""
-        return min(self.buyers, self.processes * self.threads)

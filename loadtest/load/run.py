@@ -26,7 +26,7 @@ def run(plan: Plan, progress: Progress = lambda event: None) -> Report:
     topology = Topology(database=plan.store, servers=plan.servers, runs_without=True)
     requested: list[str] = []
     progress({"event": "plan", "runs": plan.runs, "buyers": plan.buyers, "stock": plan.stock})
-    with Experiment("run", report["settings"], topology) as experiment:
+    with Experiment("loadtest.load.runner", report["settings"], topology) as experiment:
         for event in experiment.events():
             if fault := progress(event):
                 requested.append(fault)

@@ -111,7 +111,7 @@ def _run(
     folder.mkdir(parents=True)
     emit("starting", what="buyers")
     try:
-        result = run_sale(
+        started, outcomes, injections = run_sale(
             plan,
             sale.slug,
             customers,
@@ -123,11 +123,11 @@ def _run(
         )
     except PoolFailed as error:
         return not_run(plan, str(error).rstrip().rpartition("\n")[2])
-    faults = [one.name for one in result.injections]
+    faults = [one.name for one in injections]
     if plan.fault != "none" and faults.count(plan.fault) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""
         return not_run(plan, f"{plan.fault} did not fire{often}")
-    if missed := [one.name for one in result.injections if not one.proof]:
+    if missed := [one.name for one in injections if not one.proof]:
         return not_run(plan, f"{missed[0]} was not confirmed")
     promise = expected(
         plan,
@@ -143,16 +143,16 @@ def _run(
     audit, record = rows.audit, Run(history(folder), rows, kept)
     sold = {"units": audit.held + audit.sold, "counted": audit.initial - audit.available}
     return {
-        **figures(plan, audit, result.outcomes, result.started),
+        **figures(plan, audit, outcomes, started),
         "expected": promise,
-        "sold_at": curve(result.outcomes, result.started),
-        "marks": marks(result.injections, result.started),
+        "sold_at": curve(outcomes, started),
+        "marks": marks(injections, started),
         "faults": [
-            {"name": one.name, "at": round(one.at - result.started, 3), "proof": one.proof}
-            for one in result.injections
+            {"name": one.name, "at": round(one.at - started, 3), "proof": one.proof}
+            for one in injections
         ],
         "checked": {"breaches": [str(one) for one in judge(record)], "facts": facts(record)},
-        "lost_updates": lost_updates(record.events, **sold, started=result.started),
+        "lost_updates": lost_updates(record.events, **sold, started=started),
     }
 
 

@@ -1,5 +1,6 @@
 """The sale of an experiment."""
 
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from devservers.faults.waiting import FaultFailed, until
 from inventory.models import Product, Stock, StockMovement
 from shop.models import CustomerQuota, Order, Payment, RejectedReservation, Sale
 from shop.reservations import store
 from shop.sales.queries import create_sale
 
 OPEN_FOR = timedelta(days=1)
+WRITE_TIMEOUT = 60.0
 
 
 def open_sale(
@@ -47,3 +50,10 @@ def remove_sale(sale: Sale) -> None:
         Sale.objects.filter(pk=sale.pk).delete()
         Stock.objects.filter(pk=sale.stock_id).delete()
         Product.objects.filter(pk=sale.product_id, sales=None).delete()
+
+
+def wait_for_orders(sale: Sale, number: int) -> None:
+    """Wait until so many orders of a queued sale are written, a minute at most."""
+    orders = Order.objects.filter(sale=sale)
+    with suppress(FaultFailed):
+        until(lambda: orders.count() >= number, "the orders", WRITE_TIMEOUT)

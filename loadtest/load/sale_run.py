@@ -43,15 +43,6 @@ FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(slots=True, kw_only=True)
-class SaleResult:
-    """The outcomes, in shared memory: it outlives a killed process."""
-
-    started: float
-    outcomes: list[Outcome]
-    injections: list[Injection]
-
-
-@dataclass(slots=True, kw_only=True)
 class _FaultMonitor:
     """The parent's side of faults: it hits servers, and resumes or recognises hit processes."""
 
@@ -139,9 +130,10 @@ def run_sale(
     progress: Callable[..., object],
     stores: Stores,
     passes_on: bool,
-) -> SaleResult:
-    """Let all customers buy, and return when the last has been served. Raise PoolFailed on errors.
+) -> tuple[float, list[Outcome], list[Injection]]:
+    """Let all customers buy; return the start, the outcomes and the injections of faults.
 
+    Raise PoolFailed on errors. The outcomes are in shared memory, which outlives a killed process.
     `progress` is called with the seconds since the start, the buyers served, the units sold and the
     marks of faults. Faults are requested on stdin. `passes_on`: another process gets the lock while
     its holder is stopped.
@@ -197,7 +189,7 @@ def run_sale(
             time.sleep(PROGRESS_SECONDS)
     tick()
     outcomes = [outcome for outcome in load.outcomes if outcome.kind]
-    return SaleResult(started=started, outcomes=outcomes, injections=monitor.injections)
+    return started, outcomes, monitor.injections
 
 
 def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A worker process of the shop that takes locks and buys on request, as the target of faults.
 
     with ShopWorker() as buyer:
-        buyer.open(folder, "buyer A", {"redis": {...}}, 2.0)   # its events are recorded there
+        buyer.open(folder, "buyer A", {"redis": {...}}, 2.0, {})   # its events are recorded there
         buyer.start("buy", sale=1, user=7, fault="stop")       # SIGSTOP between read and write
         buyer.wait_for_fault()
         ...
@@ -13,7 +13,6 @@ A request may carry a fault: the child reports it and injects it into itself at 
 
 import random
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -54,8 +53,8 @@ ANSWERS = {
 class ShopWorker(WorkerProcess):
     """The parent's side."""
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        super().__init__("loadtest.load.shop_worker:ShopCommands", env)
+    def __init__(self) -> None:
+        super().__init__("loadtest.load.shop_worker:ShopCommands")
         self._fault = ""
         self.is_busy = False
         """True until the reply to a request has arrived."""
@@ -64,16 +63,16 @@ class ShopWorker(WorkerProcess):
         self,
         folder: Path,
         name: str,
-        locks: Mapping[str, Any],
+        locks: dict[str, Any],
         timeout: float,
-        databases: Mapping[str, Any] | None = None,
+        databases: dict[str, Any],
     ) -> None:
         """Set the name in the history, LOCKS, and the seconds that a purchase waits for its lock.
 
         `databases` are entries of DATABASES beside the default one.
         """
-        fields = {"folder": str(folder), "actor": name, "locks": dict(locks), "timeout": timeout}
-        self.call("open", databases=dict(databases or {}), **fields)
+        fields = {"folder": str(folder), "actor": name, "locks": locks, "timeout": timeout}
+        self.call("open", databases=databases, **fields)
 
     def start(self, do: str, *, fault: str = "", at: str = CHECK, **fields: Any) -> None:
         """Send a request without waiting for its reply."""
@@ -188,15 +187,14 @@ class ShopCommands:
         sale: int,
         user: int,
         key: str = "k",
-        patience: float = 0.0,
         think: float = 0.0,
         renew: bool = True,
         early: bool = False,
     ) -> object:
         """Buy one unit, with `think` seconds between read and write.
 
-        While the shop is overloaded, retry for `patience` seconds. `renew=False` takes the lease
-        from the watchdog; `early` releases the lock before the commit.
+        `renew=False` takes the lease from the watchdog; `early` releases the lock before the
+        commit.
         """
         assert self.recorder is not None
         policy.invalidate()
@@ -214,7 +212,7 @@ class ShopCommands:
 
         get = partial(Sale.objects.select_related("stock").get, pk=sale)
         with failpoints.armed(CHECK, check):
-            end = buy(self.recorder, get, user, key=key, patience=patience, pauses=random.Random())
+            end = buy(self.recorder, get, user, key=key, patience=0.0, pauses=random.Random())
         said = {"order": True} if end.kind == "order" else {"error": end.kind}
         return {**said, "seconds": end.ended - end.began}
 

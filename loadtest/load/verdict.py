@@ -29,7 +29,8 @@ def expected(
 
     `outlived`: the lock expires while a holder is stopped. `faults`: all that were injected.
     """
-    is_alone = plan.contenders == 1 or (exclusion == "process" and plan.processes == 1)
+    at_once = min(plan.buyers, plan.processes * plan.threads)
+    is_alone = at_once == 1 or (exclusion == "process" and plan.processes == 1)
     if is_alone or discipline != WriteStrategy.NAIVE:
         return "ok"
     if exclusion == "machines":

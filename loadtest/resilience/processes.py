@@ -20,7 +20,6 @@ class Web(WebServer):
     """The web server."""
 
     def command(self) -> list[str]:
-        """Return the command line."""
         return [*_as_deployed(self), *super().command()]
 
 
@@ -38,14 +37,12 @@ class Celery(Server):
         return f"{self.kind}-{self.port}@localhost"
 
     def command(self) -> list[str]:
-        """Return the command line."""
         # Only a worker serves metrics; beat ignores the port.
         words = [*_as_deployed(self, f"METRICS_PORT={self.port}"), sys.executable, "-m", "celery"]
         words += ["-q", "--workdir", str(ROOT), "-A", "shop", self.kind, "-n", self.url]
         return [*words, *(["-c", "1"] if self.kind == "worker" else ["--enable-remote-control"])]
 
     def is_ready(self) -> bool:
-        """Return True once the server is ready."""
         return bool(app.control.ping(destination=[self.url], timeout=0.5))
 
 
@@ -62,12 +59,10 @@ class Consumer(Server):
         return self.folder / "heartbeat"
 
     def command(self) -> list[str]:
-        """Return the command line."""
         self._heartbeat.unlink(missing_ok=True)
         variables = f"METRICS_PORT={self.port}", f"HEARTBEAT_FILE={self._heartbeat}"
         words = [*_as_deployed(self, *variables), sys.executable, str(ROOT / "manage.py")]
         return [*words, "consume_orders"]
 
     def is_ready(self) -> bool:
-        """Return True once the server is ready."""
         return self._heartbeat.exists()

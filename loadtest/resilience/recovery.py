@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, cast
 
 from django.db import connections
 
-from devservers import Redis
 from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned
 from devservers.faults.injectors import Disturb
-from devservers.faults.waiting import FaultFailed, until
+from devservers.faults.waiting import FaultFailed
 from loadtest.kernel.topology import Stores
 from loadtest.resilience.shop import (
     TIMEOUT,
@@ -140,12 +139,5 @@ def _interrupt(do: str, seconds: float, stores: Stores) -> bool:
     else:
         target = stores.proxies["redis"] if do == "cut" else stores.redis
         proof = Disturb([target], do).last(seconds)
-    until(lambda: _replies(stores.redis), "Redis replying", TIMEOUT)
+    stores.redis.wait_ready(TIMEOUT)
     return bool(proof) and time.monotonic() - began > 0.8 * seconds
-
-
-def _replies(server: Redis) -> bool:
-    try:
-        return server.is_ready()
-    except OSError:
-        return False

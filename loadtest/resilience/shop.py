@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import count, takewhile
@@ -85,10 +85,6 @@ class Shop:
             found |= {f"{server.name} child {n}": pid for n, pid in enumerate(server.children(), 1)}
         return found
 
-    def pids(self) -> list[int]:
-        """Return the pids of the shop's processes."""
-        return list(self.processes().values())
-
 
 class Reply(NamedTuple):
     """The status of one request, 0 for no answer; times are monotonic seconds."""
@@ -146,7 +142,7 @@ def load(act: Callable[[], int], threads: int, *, pause: float = 0.0) -> Iterato
         yield replies
 
 
-def resources(pids: list[int]) -> dict[str, int]:
+def resources(pids: Iterable[int]) -> dict[str, int]:
     """Return the kilobytes, threads and descriptors of the processes, added up."""
     sums = {"kb": 0, "threads": 0, "descriptors": 0}
     for pid in pids:

@@ -38,7 +38,7 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
     with Shop(stock=100_000) as shop:
         with load(shop.browse, CLIENTS) as views:  # starts every thread of the web server
             until(lambda: len(views) > 5 * CLIENTS, "the warm-up", TIMEOUT)
-        before = resources(shop.pids())["threads"]
+        before = resources(shop.processes().values())["threads"]
         for store in ("redis", "database"):
             with load(shop.browse, 3, pause=0.05) as views, load(shop.buy, 6, pause=0.05) as buys:
                 until(partial(purchases, buys, 0.0), "a purchase", TIMEOUT)
@@ -56,9 +56,9 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
             if back_after > MAX_RECOVERY:
                 breaches.append(f"{store}: normal after {back_after:.1f} s")
             for phase in phases[-2:]:
-                breaches += _judge(phase, views, buys, before, HELPERS * len(shop.pids()))
+                breaches += _judge(phase, views, buys, before, HELPERS * len(shop.processes()))
                 phase["back_after"] = round(back_after, 2)
-        after = resources(shop.pids())["threads"]
+        after = resources(shop.processes().values())["threads"]
     threads = {"before": before, "after": after}
     breaches += breaches_of(shop, all_replies)
     return verdict(breaches, phases=phases, threads=threads)
@@ -68,7 +68,7 @@ def _phase(shop: Shop, store: str, fault: str) -> Report:
     """Count the shop's threads while a fault lasts."""
     began, most = time.monotonic(), 0
     while time.monotonic() < began + PHASE_SECONDS:
-        most = max(most, resources(shop.pids())["threads"])
+        most = max(most, resources(shop.processes().values())["threads"])
         time.sleep(0.2)
     return {"store": store, "fault": fault, "began": began, "threads": most}
 

@@ -30,7 +30,8 @@ def run(
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
     report: dict[str, Any] = {"versions": {}, "scenarios": []}
-    for event in events("scenario", {"names": list(names)}, TOPOLOGY, report, progress):
+    asked = {"names": list(names)}
+    for event in events("loadtest.scenarios.runner", asked, TOPOLOGY, report, progress):
         if event["event"] == "scenario":
             report["scenarios"].append(event["scenario"])
     return report

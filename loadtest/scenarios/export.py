@@ -82,12 +82,12 @@ def preview(report: dict[str, Any], *, scale: int = 1) -> bytes:
     return sheet([str(scenario.title), *scenario.describe(result)[:1]], pictures, scale)
 
 
-def write_charts(report: dict[str, Any], folder: Path, *, suffix: str = "svg") -> None:
+def write_charts(report: dict[str, Any], folder: Path, *, suffix: str) -> None:
     """Write NAME-broken and NAME-repaired for each scenario, as svg or png."""
     folder.mkdir(parents=True, exist_ok=True)
     for result in report["scenarios"]:
         for variant in result["halves"]:
-            file = folder / _chart_name(result, variant, suffix)
+            file = folder / f"{result['name']}-{half(variant)}.{suffix}"
             file.write_bytes(chart(result, variant, suffix))
 
 
@@ -100,10 +100,6 @@ def chart(result: Result, variant: dict[str, Any], suffix: str) -> bytes:
     """Return the timeline of one of a result's variants as a file, svg or png."""
     picture = timeline.draw(variant, length=timeline.length_of(result["halves"]), alone=True)
     return svg.png(picture, 2 * WIDTH) if suffix == "png" else f"{picture}\n".encode()
-
-
-def _chart_name(result: Result, variant: dict[str, Any], suffix: str = "svg") -> str:
-    return f"{result['name']}-{half(variant)}.{suffix}"
 
 
 def keep(report: dict[str, Any]) -> None:

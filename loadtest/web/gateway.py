@@ -6,7 +6,7 @@ passes the same body and signature to the functions behind that URL.
 
 import hmac
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from django.http import HttpResponse
 from django.urls import path
@@ -23,11 +23,9 @@ from shop.web.decorators import CustomerRequest, customer_form
 from shop.web.forms import SeeOther
 from shop.web.orders import change_order
 
-CHOICES = ("approve", "decline", "silent", "twice")
+WEBHOOKS = {"approve": 1, "decline": 1, "silent": 0, "twice": 2}
+"""By choice of the customer: the number of webhooks that follow."""
 SIGNATURE = "X-Gateway-Signature"
-
-Callback = tuple[bytes, str]
-"""The body of a webhook and its signature."""
 
 
 class Simulated(Provider):
@@ -62,14 +60,8 @@ class Simulated(Provider):
             raise BadInput(_("The body is not JSON.")) from None
 
 
-def callbacks(*, payment: Payment, choice: str) -> Iterator[Callback]:
-    """Yield the webhooks that follow the customer's choice, one of CHOICES; none when silent."""
-    for _number in range({"silent": 0, "twice": 2}.get(choice, 1)):
-        yield callback(payment=payment, approved=choice != "decline")
-
-
-def callback(*, payment: Payment, approved: bool) -> Callback:
-    """Return a signed webhook."""
+def callback(*, payment: Payment, approved: bool) -> tuple[bytes, str]:
+    """Return the body of a webhook and its signature."""
     report = _report(payment, State.PAID if approved else State.CLOSED)
     fields = {"reference": report.reference, "state": report.state.value}
     body = json.dumps({**fields, "amount": report.amount, "currency": report.currency}).encode()
@@ -112,10 +104,10 @@ def decide(request: CustomerRequest, reference: str) -> HttpResponse:
     """Send the webhooks of the chosen outcome, then send the customer back to the order."""
     payment = get_payment(customer=request.user, reference=reference)
     choice = request.POST.get("choice", "")
-    if choice not in CHOICES:
+    if choice not in WEBHOOKS:
         raise BadInput(_("Choose an outcome of the payment."))
-    for body, signature in callbacks(payment=payment, choice=choice):
-        receive(body, signature)
+    for _number in range(WEBHOOKS[choice]):
+        receive(*callback(payment=payment, approved=choice != "decline"))
     return SeeOther(payment.order.get_absolute_url())
 
 

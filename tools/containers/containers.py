@@ -9,9 +9,7 @@ this. --check ends once every health check passes. Each start begins without dat
 removes all data.
 """
 
-import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -21,10 +19,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.stack import defaults, services_of  # noqa: E402
+from tools.supervisor import say  # noqa: E402
+
 PACKAGES = (
     "podman buildah runc conmon netavark aardvark-dns mmdebstrap iptables fuse-overlayfs catatonit"
 )
@@ -37,10 +38,6 @@ IMAGES = {
 }
 STORES_FIRST = ("mariadb", "redis", "cache", "redlock", "zookeeper")
 HEALTHY_SECONDS = 120.0
-
-
-def say(sentence: str) -> None:
-    print(sentence, flush=True)
 
 
 def run(*command: str | Path, check: bool = True) -> str:
@@ -95,13 +92,7 @@ class Containers:
     def __init__(self, variables: dict[str, str]) -> None:
         self.project = "seckill"
         os.environ.update(variables)
-        services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
-        profiles = {*os.environ["COMPOSE_PROFILES"].split(","), None} - {""}
-        self.services = {
-            name: service
-            for name, service in services.items()
-            if profiles & set(service.get("profiles", [None]))
-        }
+        self.services = services_of(os.environ["COMPOSE_PROFILES"])
 
     def replicas(self, name: str) -> int:
         return int(self.services[name].get("deploy", {}).get("replicas", 1))
@@ -151,43 +142,20 @@ class Containers:
             run("podman", "rm", "--force", "--time=30", *names)
         self.compose("down", "--volumes")
 
-    def privileges(self) -> dict[str, str]:
-        """Return, for each container that has any, what it may do beyond an ordinary user."""
-        found = {}
-        for one in json.loads(run("podman", "inspect", *self.names())):
-            config, host = one["Config"], one["HostConfig"]
-            has = [] if config["User"].split(":")[0] not in ("", "0", "root") else ["root"]
-            has += [] if host["ReadonlyRootfs"] else ["writes to its root"]
-            has += one["EffectiveCaps"] or []
-            if has:
-                found[one["Name"]] = ", ".join(has)
-        return found
-
 
 def main() -> int:
     started = time.monotonic()
     os.environ.setdefault("CONTAINERS_CONF", str(HERE / "containers.conf"))
-    given = {
-        "COMPOSE_PROFILES": "full",
-        "PAYMENT_PROVIDER": "none",
-        "HTTPS": "0",
-        "PORT": "8000",
-        "SECRET_KEY": secrets.token_hex(32),
-        "MYSQL_PASSWORD": secrets.token_hex(16),
-        "REDIS_PASSWORD": secrets.token_hex(16),
-        "SEED_PASSWORD": secrets.token_urlsafe(9),
-    }
     install()
     build()
-    containers = Containers({name: os.environ.get(name, value) for name, value in given.items()})
+    given = defaults(8000).items()
+    containers = Containers({name: os.environ.get(name, value) for name, value in given})
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda *_: sys.exit(0))
     try:
         containers.up()
         names = containers.names()
         say(f"{len(names)} containers are healthy after {time.monotonic() - started:.0f} s.")
-        for name, has in containers.privileges().items():
-            say(f"{name}: {has}")
         if "--check" not in sys.argv[1:]:
             say(f"The shop: http://localhost:{os.environ['PORT']}/")
             say(f"li, wang, zhang and amy (staff) have the password {os.environ['SEED_PASSWORD']}.")

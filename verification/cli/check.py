@@ -6,11 +6,12 @@ Example: manage.py verify check --model fenced history/
 import json
 import math
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtest.kernel.history import Event
-from loadtest.kernel.params import PlanError, add_numbers, keep_within
+from loadtest.kernel.params import Params, PlanError, param
 from loadtest.kernel.terminal import Terminal
 from verification.histories.linearizability import BUDGET, BadHistory, Operation, check
 from verification.histories.lock_models import Lock, Stock
@@ -25,23 +26,32 @@ LOCKS: dict[str, dict[str, Any]] = {
 MODELS = (*LOCKS, "semaphore", "stock")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits(Params):
+    """The size of the object, and of the search."""
+
+    size: int = param(1, "semaphore: permits", limits=(0, 10**12))
+    units: int = param(0, "stock: units at the start", limits=(0, 10**12))
+    budget: int = param(
+        BUDGET, "steps for each object, after which it is undecided", limits=(0, 10**12)
+    )
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the model, the history and the limits."""
     parser.add_argument("--model", required=True, choices=MODELS, help="what the object promises")
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, or a folder of them")
-    size, units = ("size", 1, "semaphore: permits"), ("units", 0, "stock: units at the start")
-    steps = ("budget", BUDGET, "steps for each object, after which it is undecided")
-    add_numbers(parser, (size, units, steps))
+    Limits.add_options(parser)
 
 
 def handle(terminal: Terminal, *, model: str, file: Path, **options: Any) -> int:
     """Check the history; return the code of its worst verdict."""
-    keep_within(dict.fromkeys(("size", "units", "budget"), (0, 10**12)), options)
-    features = LOCKS.get(model, {"size": options["size"]})
-    chosen = Stock(units=options["units"]) if model == "stock" else Lock(**features)
+    asked = Limits.of(options)
+    features = LOCKS.get(model, {"size": asked.size})
+    chosen = Stock(units=asked.units) if model == "stock" else Lock(**features)
     try:
         events = read(file)
-        verdicts = check(events, chosen, budget=options["budget"])
+        verdicts = check(events, chosen, budget=asked.budget)
     except (OSError, BadHistory) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise PlanError(f"{file} cannot be checked: {why}.") from error

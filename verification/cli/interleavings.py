@@ -5,11 +5,12 @@ Example: manage.py verify interleavings --backend redis
 
 import json
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.game.levels import RESULTS
-from loadtest.kernel.actors import perform
-from loadtest.kernel.params import PlanError, add_numbers, keep_within
+from loadtest.kernel.params import Params, PlanError, param
+from loadtest.kernel.session import Row, events
 from loadtest.kernel.terminal import Terminal
 from loadtest.kernel.topology import Topology
 from verification.interleavings.programs import PARTS, PROGRAMS
@@ -17,31 +18,45 @@ from verification.interleavings.programs import PARTS, PROGRAMS
 LIMIT, MOST = 12_000, 10**9
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search(Params):
+    """The programs, and how many of their interleavings."""
+
+    parts: tuple[str, ...] = param(
+        PARTS, "programs to run", choices=PARTS, option="backend", default_text="all"
+    )
+    limit: int = param(LIMIT, "most interleavings of each program", limits=(1, MOST))
+    keep: bool = param(
+        False, "keep the counts for the game to show; needs all programs", const=True
+    )
+
+    def check(self) -> None:
+        """Raise PlanError if the counts are to be kept and are not complete."""
+        if self.keep and (self.parts != PARTS or self.limit < LIMIT):
+            raise PlanError(f"--keep needs all programs, and a limit of at least {LIMIT:,}.")
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the choice of programs, the limit, and whether to keep the counts."""
-    parser.add_argument("--backend", action="append", choices=PARTS, help="all by default")
-    add_numbers(parser, [("limit", LIMIT, "most interleavings of each program")])
-    text = "keep the counts for the game to show; needs all programs"
-    parser.add_argument("--keep", action="store_true", help=text)
+    Search.add_options(parser)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
     """Print what was found; return 1 unless each program violates what it should."""
-    keep_within({"limit": (1, MOST)}, options)
-    if options["keep"] and (options["backend"] or options["limit"] < LIMIT):
-        raise PlanError(f"--keep needs all programs, and a limit of at least {LIMIT:,}.")
-    parts = options["backend"] or PARTS
-    names = [name for name in PROGRAMS if name.partition("/")[0] in parts]
-    found, servers = [], ["redis", *(["redlock"] if "redlock" in parts else [])]
-    asked = {"names": names, "limit": options["limit"]}
+    asked = Search.of(options)
+    names = [name for name in PROGRAMS if name.partition("/")[0] in asked.parts]
+    found: list[Row] = []
+    report: Row = {"missing": {}}
+    servers = ["redis", *(["redlock"] if "redlock" in asked.parts else [])]
+    wanted = {"names": names, "limit": asked.limit}
+    runner, topology = "verification.interleavings.runner", Topology(servers=servers)
     with terminal.bar() as bar:
-        for event in perform("verification.interleavings.runner", asked, Topology(servers=servers)):
+        for event in events(runner, wanted, topology, report, bar.show):
+            if report["missing"]:
+                raise PlanError("; ".join(report["missing"].values()))
             if event["event"] == "program":
                 found.append(event["program"])
-                bar.show({"step": len(found), "of": len(names), "system": found[-1]["name"]})
-            elif missing := event.get("missing"):
-                raise PlanError("; ".join(missing.values()))
-    if options["keep"]:
+    if asked.keep:
         keep(found)
     terminal.show({"programs": found}, describe)
     return 0 if all(row["is_expected"] for row in found) else 1

@@ -5,44 +5,17 @@ Example: manage.py verify torture --seed 1 --minutes 10 --backend redis
 
 import signal
 from argparse import ArgumentParser
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from devservers import ServerError
 from loadtest.kernel.actors import ExperimentFailed
-from loadtest.kernel.params import add_file, add_numbers, keep_within
 from loadtest.kernel.terminal import Terminal
-from verification.torture.campaign import COLUMNS, Campaign
-from verification.torture.catalogue import STORES, WORKLOADS
-from verification.torture.plan import WORK_SECONDS
-
-LIMITS = {
-    "seed": (0, 2**63 - 1),
-    "minutes": (0, 10_000),
-    "runs": (0, 10**9),
-    "tries": (1, 100),
-    "jobs": (1, 16),
-    "seconds": (WORK_SECONDS, 600),
-}
-NUMBERS: tuple[tuple[str, float, str], ...] = (
-    ("seed", 1, "seed of the first run; the next runs count up"),
-    ("minutes", 1.0, "minutes after which no run begins"),
-    ("runs", 0, "runs after which none begins; 0: no limit"),
-    ("tries", 3, "runs of each candidate while a failing plan is reduced"),
-    ("jobs", 1, "runs at the same time, each on servers of its own"),
-    ("seconds", WORK_SECONDS, "seconds of work of each run that sells nothing"),
-)
+from verification.torture.campaign import COLUMNS, Campaign, TortureParams
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the seed, the time and what to run."""
-    add_numbers(parser, NUMBERS)
-    for name, known in (("backend", tuple(STORES)), ("workload", WORKLOADS)):
-        text = f"several: {', '.join(known)}"
-        parser.add_argument(f"--{name}", action="append", choices=known, metavar="NAME", help=text)
-    parser.add_argument("--only", metavar="I,J,K", help="run the seed with these faults only")
-    add_file(parser, "replay", "run the plan of a report's failure instead of seeds")
-    parser.add_argument("--each", action="store_true", help="print each run to stderr")
+    TortureParams.add_options(parser)
 
 
 def handle(terminal: Terminal, **options: Any) -> int:
@@ -50,12 +23,10 @@ def handle(terminal: Terminal, **options: Any) -> int:
 
     SIGINT ends the runs; the report then has those that were complete.
     """
-    keep_within(LIMITS, options)
-    campaign = Campaign(options)
+    campaign = Campaign(TortureParams.of(options))
     before = signal.signal(signal.SIGINT, lambda *_: campaign.stop.set())
     try:
-        with ThreadPoolExecutor(options["jobs"]) as pool:
-            list(pool.map(campaign.lane, range(options["jobs"])))
+        campaign.run()
     except ServerError as error:
         if not campaign.rows:
             raise ExperimentFailed(str(error)) from error
@@ -88,10 +59,8 @@ def _describe(terminal: Terminal, report: dict[str, Any]) -> None:
             terminal.print(f"  {fault['fault']}: {fault['proof'] or 'did not fire'}")
         if "only" in one:
             numbers = ",".join(map(str, one["only"])) or ","
-            longer = plan["work_seconds"] > WORK_SECONDS
-            seconds = f" --seconds {plan['work_seconds']:g}" if longer else ""
             terminal.print(
                 f"  Reproduced in {one['reproduced']} runs: manage.py verify torture --seed "
                 f"{plan['seed']} --backend {plan['backend']} --workload {plan['workload']} "
-                f"--only {numbers}{seconds}"
+                f"--only {numbers}"
             )

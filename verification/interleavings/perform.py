@@ -77,7 +77,10 @@ class Runs:
 
     def perform(self, prefix: Sequence[Choice]) -> tuple[Schedule, str]:
         """Run the program; return the schedule, and what the run violated or ""."""
-        self._reset()
+        self.world.reset()
+        self.events.clear()
+        if self.reads:
+            self.world.reset_stock(self.stock_id, self.program.stock)
         faults = [self._fault(name) for name in self.program.faults]
         if any(name.endswith("crashes") for name in self.program.faults):
             end_lease = partial(self._end_lease, 0)
@@ -85,12 +88,6 @@ class Runs:
         schedule = Schedule(self.clients, faults, prefix)
         schedule.run(self._play)
         return schedule, programs.STUCK if schedule.is_stuck else self._judge()
-
-    def _reset(self) -> None:
-        self.world.reset()
-        self.events.clear()
-        if self.reads:
-            self.world.reset_stock(self.stock_id, self.program.stock)
 
     def _judge(self) -> str:
         events = self.events

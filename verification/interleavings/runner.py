@@ -41,5 +41,6 @@ def main(asked: dict[str, Any], _servers: object) -> None:
     stock_id = create_stock(product=product, quantity=1).pk
     # The gates ask the masters by URL, so that the first one of a fault is the first asked.
     stores = Stores(settings.REDIS_URL, sorted(settings.REDLOCK_URLS)[:MASTERS], stock_id)
-    for name in asked["names"]:
+    for step, name in enumerate(asked["names"], 1):
+        emit("progress", system=name, step=step, of=len(asked["names"]))
         emit("program", program=run(name, asked["limit"], stores))

@@ -1,17 +1,16 @@
 """A campaign of torture: plan after plan until time is up, and the report on them."""
 
 import itertools
-import json
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from devservers.faults.waiting import FaultFailed
-from loadtest.kernel.params import PlanError
+from loadtest.kernel.params import Params, PlanError, param
 from verification.torture.catalogue import CONTROLS, MARKS, STORES, WORKLOADS, workloads_of
 from verification.torture.plan import Plan, generate
 from verification.torture.runner import Run, Torture
@@ -21,32 +20,40 @@ RUNS_PER_BACKEND = 5
 MARK_RUNS = 50
 """Runs of a workload after which each of its marks must have been reached."""
 COLUMNS = "backend", "runs", "grants", "faults", "undecided", "violations"
+TORTURED = tuple(one for one in STORES if one not in CONTROLS)
 
 
-def plans(options: dict[str, Any]) -> Iterator[Plan]:
-    """Yield the plans of the options, without an end if they name no single plan."""
-    if options["replay"]:
-        try:
-            found = json.loads(options["replay"].read_text())
-            found = [Plan.from_json(one["plan"]) for one in found["failures"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PlanError(f"--replay: {options['replay']} is no report: {error}.") from error
-        yield from found
-        return
-    workloads = options["workload"] or tuple(WORKLOADS)
-    asked = options["backend"] or [one for one in STORES if one not in CONTROLS]
-    backends = [one for one in asked if {*workloads_of(one)}.intersection(workloads)]
+@dataclass(frozen=True, kw_only=True)
+class TortureParams(Params):
+    """The plans of a campaign, and its end."""
+
+    seed: int = param(1, "seed of the first run; the next runs count up", limits=(0, 2**63 - 1))
+    minutes: float = param(1.0, "minutes after which no run begins", limits=(0, 10_000))
+    runs: int = param(0, "runs after which none begins; 0: no limit", limits=(0, 10**9))
+    tries: int = param(3, "runs of each candidate while a failing plan is reduced", limits=(1, 100))
+    backends: tuple[str, ...] = param(
+        TORTURED, "lock backend", choices=tuple(STORES), option="backend", default_text="no control"
+    )
+    workloads: tuple[str, ...] = param(
+        tuple(WORKLOADS), "workload", choices=tuple(WORKLOADS), option="workload"
+    )
+    only: str | None = param(None, "run the seed with these faults only, such as 0,2")
+    each: bool = param(False, "print each run to stderr", const=True)
+
+
+def plans(asked: TortureParams) -> Iterator[Plan]:
+    """Yield a plan for each seed from the first on, or only the first with some of its faults."""
+    backends = [one for one in asked.backends if {*workloads_of(one)}.intersection(asked.workloads)]
     if not backends:
         raise PlanError("--workload: none of these backends can run it.")
     for turn in itertools.count():
         backend = backends[turn // RUNS_PER_BACKEND % len(backends)]
-        plan = generate(options["seed"] + turn, backend, workloads)
-        plan = replace(plan, work_seconds=options["seconds"])
-        if options["only"] is None:
+        plan = generate(asked.seed + turn, backend, asked.workloads)
+        if asked.only is None:
             yield plan
             continue
         try:
-            yield plan.only([int(one) for one in options["only"].split(",") if one])
+            yield plan.only([int(one) for one in asked.only.split(",") if one])
         except (ValueError, IndexError):
             raise PlanError(f"--only: give numbers below {len(plan.faults)}.") from None
         return
@@ -68,58 +75,46 @@ def reduce(count: int, fails: Callable[[Sequence[int]], int]) -> list[int]:
 
 
 class Campaign:
-    """Runs plans in lanes, each with servers and processes of its own, until time is up."""
+    """Runs plan after plan until time is up."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._plans = itertools.islice(plans(options), options["runs"] or None)
-        self._options, self._started = options, time.monotonic()
+    def __init__(self, asked: TortureParams) -> None:
+        self._plans = itertools.islice(plans(asked), asked.runs or None)
+        self._asked, self._started = asked, time.monotonic()
         self.rows: dict[str, dict[str, Any]] = {}
         self._failures: list[dict[str, Any]] = []
         self._marks: dict[str, Counter[str]] = {}
         """By workload: its runs, and what was counted in them."""
-        self._guard = threading.Lock()
         self.stop = threading.Event()
         self.problem = ""
         """Why servers did not start, which ends the runs."""
 
-    def lane(self, _number: int) -> None:
-        """Take plans, those of one backend together, and run them."""
-        try:
-            with Torture() as torture:
-                while taken := self._take():
-                    for plan in taken:
-                        seconds = time.monotonic() - self._started
-                        if self.stop.is_set() or seconds > 60 * self._options["minutes"]:
-                            return
-                        self._run(torture, plan)
-        except BaseException:
-            self.stop.set()
-            raise
-
-    def _take(self) -> list[Plan]:
-        with self._guard:
-            return list(itertools.islice(self._plans, RUNS_PER_BACKEND))
+    def run(self) -> None:
+        """Run the plans until one cannot start its servers, which raises ServerError."""
+        with Torture() as torture:
+            for plan in self._plans:
+                seconds = time.monotonic() - self._started
+                if self.stop.is_set() or seconds > 60 * self._asked.minutes:
+                    return
+                self._run(torture, plan)
 
     def _run(self, torture: Torture, plan: Plan) -> None:
         result = _judged(torture, plan)
         if self.stop.is_set():  # SIGINT may have ended the processes, too
             return
-        with self._guard:
-            is_first = all(one["plan"]["backend"] != plan.backend for one in self._failures)
-            self._add(result)
-            if not result.violations:
-                return
+        is_first = all(one["plan"]["backend"] != plan.backend for one in self._failures)
+        self._add(result)
+        if result.violations:
             failure = result.as_json()
             self._failures.append(failure)
-        if is_first:
-            failure |= self._reduced(torture, plan)
+            if is_first:
+                failure |= self._reduced(torture, plan)
 
     def _reduced(self, torture: Torture, plan: Plan) -> dict[str, Any]:
         """Return the least faults with which the plan fails, and how often it does.
 
         Return nothing if SIGINT ends the search.
         """
-        tries = self._options["tries"]
+        tries = self._asked.tries
 
         def fails(numbers: Sequence[int]) -> int:
             smaller = plan.only(numbers)
@@ -140,13 +135,13 @@ class Campaign:
         row["undecided"] += result.undecided
         row["violations"] += bool(result.violations)
         self._marks.setdefault(plan.workload, Counter()).update(counts, runs=1)
-        if self._options["each"]:
+        if self._asked.each:
             sys.stderr.write(f"{result}\n")
 
     def report(self) -> dict[str, Any]:
         """Return the results of the runs that are complete."""
         return {
-            "seed": self._options["seed"],
+            "seed": self._asked.seed,
             "seconds": round(time.monotonic() - self._started),
             "problem": self.problem,
             "backends": list(self.rows.values()),

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import connections
 
 from loadtest.kernel.history import Recorder
-from loadtest.kernel.tables import create_tables
+from loadtest.kernel.topology import create_tables
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.lease import Lock

@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,6 @@ FENCED = {
 }
 Key = tuple[int, str]
 """A customer, and the idempotency key of a form."""
-
-
-class Commands:
-    """The judges in a process of their own, beside the proxies of the next run."""
-
-    def judge(self, *, plan: dict[str, Any], folder: str, sales: dict[str, Any]) -> dict[str, Any]:
-        """Judge the history of a run and the sales that it left."""
-        asked, found = Plan.from_json(plan), Path(folder)
-        return asdict(judge_sales(asked, found, sales) if sales else judge(asked, found))
 
 
 @dataclass

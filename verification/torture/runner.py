@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,21 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import WorkerProcess
 from loadtest.kernel.history import Recorder
-from loadtest.kernel.topology import private_environ
 from verification.torture.catalogue import ALIAS, OTHER
 from verification.torture.faults import Injector
-from verification.torture.judge import BOUND, MORE_THREADS, SHOP_BOUND, judge_ends
+from verification.torture.judge import (
+    BOUND,
+    MORE_THREADS,
+    SHOP_BOUND,
+    judge,
+    judge_ends,
+    judge_sales,
+)
 from verification.torture.plan import SWITCH_AFTER, Fault, Plan
 from verification.torture.stores import COMMANDS, START_SECONDS, SWITCHER, Stores
 from verification.torture.workload import REGISTER
 
 LEAD_SECONDS = 0.05
-JUDGE_SECONDS = 600.0
 HANG_SECONDS = 25.0
 """Seconds after the end of the work at which a process counts as hanging."""
 
@@ -55,7 +60,7 @@ class Run:
         """Return the result in values that JSON can represent."""
         shown = ("violations", "undecided", "counts", "events")
         return {name: vars(self)[name] for name in shown} | {
-            "plan": self.plan.as_json(),
+            "plan": asdict(self.plan),
             "faults": [{"fault": str(fault), "proof": proof} for fault, proof in self.proofs],
             "seconds": round(self.seconds, 2),
         }
@@ -73,17 +78,15 @@ class Torture(ExitStack):
         """Run a plan; the servers of another backend are stopped first."""
         if self._stores is None or self._stores.store != plan.store:
             self._stop()
-            judge = WorkerProcess("verification.torture.judge:Commands", private_environ(Path()))
-            self._judge = self.enter_context(judge)
             stores = Stores(plan.store, commands=self._commands, env=self._env)
             try:
                 self._stores = self.enter_context(stores)
             except FaultFailed as error:
                 raise ServerError(f"The processes did not start: {error}") from error
         try:
-            return _run(self._stores, plan, self._judge)
+            return _run(self._stores, plan)
         except FaultFailed:
-            # A process hangs or has ended, and the judge may still be at work for this run.
+            # A process hangs or has ended.
             self._stop()
             raise
 
@@ -92,7 +95,7 @@ class Torture(ExitStack):
         self.close()
 
 
-def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
+def _run(stores: Stores, plan: Plan) -> Run:
     started, run = time.monotonic(), uuid.uuid4().hex[:12]
     folder = stores.folder / run
     folder.mkdir()
@@ -104,8 +107,8 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         recorder = stack.enter_context(closing(Recorder(folder, "lab")))
         for number, worker in workers.items():
-            found = stores.settings(number, plan.ttl, linked=plan.linked(number))
-            worker.send("open", folder=str(folder), actor=f"process {number}", **found)
+            given = stores.settings(number, plan.ttl, linked=plan.linked(number))
+            worker.send("open", folder=str(folder), actor=f"process {number}", **given)
         # Some of them have just been started.
         before = {one: workers[one].receive(START_SECONDS)["resources"] for one in workers}
         _create_register(folder / REGISTER, names)
@@ -136,7 +139,6 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             probe = switcher.call("probe_sales", names=names, timeout=SHOP_BOUND)
         else:
             probe = switcher.call("probe", names=names, kind=plan.workload, timeout=BOUND)
-        judge.send("judge", plan=plan.as_json(), folder=str(folder), sales=probe.get("sales"))
         alive = [number for number, worker in workers.items() if worker.is_alive]
         for number in alive:
             most = before[number]["threads"] + MORE_THREADS
@@ -146,10 +148,12 @@ def _run(stores: Stores, plan: Plan, judge: WorkerProcess) -> Run:
             workers[number].receive() | {"actor": f"process {number}", "before": before[number]}
             for number in alive
         ]
-        found = judge.receive(JUDGE_SECONDS)
-        found["violations"] = violations + found["violations"] + judge_ends(plan, probe, ends)
+        found = judge_sales(plan, folder, probe["sales"]) if plan.terms else judge(plan, folder)
+        violations += [*found.violations, *judge_ends(plan, probe, ends)]
         seconds = time.monotonic() - started
-        return Run(plan, **found, counts=dict(counts), proofs=injector.proofs, seconds=seconds)
+        return Run(
+            plan, violations, found.undecided, dict(counts), injector.proofs, seconds, found.events
+        )
 
 
 def _switched(switcher: WorkerProcess, plan: Plan, end: float) -> dict[str, int]:

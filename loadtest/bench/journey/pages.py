@@ -9,7 +9,6 @@ from datetime import timedelta
 from html import unescape
 from itertools import count, cycle, repeat
 from statistics import mean
-from urllib.parse import urlencode
 
 from django.contrib.auth.hashers import make_password
 from django.core.management import call_command
@@ -152,7 +151,7 @@ class World:
         page = reverse("room", args=slug)
         yield "waiting room", repeat(get(page))
         join = reverse("room-join", args=slug)
-        yield "join the waiting room", [post(buyer, join) for buyer in buyers]
+        yield "join the waiting room", [buyer.submit(join) for buyer in buyers]
         yield "waiting room, joined", repeat(get(page, buyers[0]))
         yield "poll of the waiting room", repeat(get(reverse("room-status", args=slug)))
         yield "place in the waiting room", repeat(get(reverse("room-place", args=slug), buyers[0]))
@@ -165,11 +164,11 @@ class World:
         pages = [get(order.get_absolute_url(), one) for one, order in orders]
         yield "order", pages
         start = [(one, reverse("payment", args=[order.number])) for one, order in orders]
-        yield "start of the payment", [post(*form) for form in start]
+        yield "start of the payment", [one.submit(where) for one, where in start]
         payments = [(one, [order.payments.get().reference]) for one, order in orders]
         yield "payment page", [get(reverse("payment-page", args=ref), one) for one, ref in payments]
         answer = [(one, reverse("gateway-answer", args=args)) for one, args in payments]
-        yield "end of the payment", [post(*form, choice="approve") for form in answer]
+        yield "end of the payment", [one.submit(where, choice="approve") for one, where in answer]
         yield "paid order", pages
 
     def _administration(self) -> Iterator[tuple[str, Requests]]:
@@ -178,13 +177,8 @@ class World:
             yield f"staff: {reverse(name)}", repeat(get(reverse(name), self.staff))
 
 
-def post(buyer: Buyer, path: str, **fields: str) -> bytes:
-    """Return the HTTP request of a form."""
-    return buyer.post(path, urlencode({"csrfmiddlewaretoken": buyer.csrf, **fields}))
-
-
 def sign_in_form(buyer: Buyer) -> bytes:
     """Return the HTTP request that signs a buyer in from a browser without a session."""
     _session, csrf = buyer.cookies.split("; ")
     stranger = replace(buyer, cookies=csrf)
-    return post(stranger, reverse("login"), username=buyer.user.username, password=PASSWORD)
+    return stranger.submit(reverse("login"), username=buyer.user.username, password=PASSWORD)

@@ -103,7 +103,7 @@ class Journey(Benchmark):
         for part in asked.parts:
             topology = Topology(database="mariadb", servers=["redis"], environ=ENVIRON)
             wanted = report["settings"] | SIZES | {"part": part}
-            lines |= measure("journey", wanted, topology, report, bar.show)
+            lines |= measure("loadtest.bench.journey.runner", wanted, topology, report, bar.show)
         growth = lines.pop("growth", {"rounds": [{"rows": [], "expiring": 0}]})["rounds"][0]
         for row in lines.values():
             row |= summary(row["rounds"], {"refused"})

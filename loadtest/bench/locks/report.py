@@ -110,7 +110,7 @@ class Locks(Benchmark):
             servers = [one for one in backends if BACKENDS.get(one)]
             topology = Topology(database=store, servers=servers, runs_without=True)
             wanted = report["settings"] | {"backends": backends}
-            lines |= measure("bench", wanted, topology, report, bar.show)
+            lines |= measure("loadtest.bench.locks.runner", wanted, topology, report, bar.show)
             databases += [report["versions"].pop("database", "")]
             if why := report["missing"].pop("database", None):
                 report["missing"] |= dict.fromkeys(backends, why)

@@ -81,11 +81,7 @@ def _open(alias: str, is_writer: bool, name: str, ttl: float) -> Handle:
         return bool(leases)
 
     return Handle(
-        acquire,
-        lock.release,
-        lambda: leases[0].token,
-        lambda: leases[0].lost,
-        lock.owned,
+        acquire, lock.release, lambda: leases[0].token, lambda: leases[0].lost, lock.owned
     )
 
 

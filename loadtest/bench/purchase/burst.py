@@ -23,6 +23,7 @@ from loadtest.bench.purchase.measure import Figures, figures, percentiles, run_l
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us
 from loadtest.load.http.buyers import Buyer, requests
+from loadtest.load.sale import wait_for_orders
 from shop.administration.audit import audit_sale
 from shop.models import Order, RejectedReservation, Sale
 from shop.reservations import reconciliation
@@ -150,17 +151,9 @@ def measure(
     )
 
 
-def wait_until_written(sale: Sale, acknowledged: int, *, poll: float = POLL_SECONDS) -> float:
-    """Wait for the acknowledged orders, at most TIMEOUT; return the monotonic time."""
-    deadline = time.monotonic() + TIMEOUT
-    while Order.objects.filter(sale=sale).count() < acknowledged and time.monotonic() < deadline:
-        time.sleep(poll)
-    return time.monotonic()
-
-
 def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
     """Yield the breaches of a queued sale, once its acknowledged orders should be written."""
-    wait_until_written(sale, acknowledged)
+    wait_for_orders(sale, acknowledged)
     audit = audit_sale(sale=Sale.objects.get(pk=sale.pk))
     yield from audit.breaches
     if audit.reserved or audit.drift:

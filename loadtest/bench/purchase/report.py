@@ -92,14 +92,15 @@ class Purchase(Benchmark):
 
     def run(self, asked: PurchaseParams, bar: Bar) -> Row:
         """Measure the lines of each database on stores of their own."""
-        report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}}
+        settings = asdict(asked)
+        report: Row = {"settings": settings, "missing": {}, "versions": {}}
         lines: Lines = {}
         for store in ("mariadb", "postgresql", "sqlite"):
             topology = Topology(
                 database=store, servers=["redis"], environ=ENVIRON, is_deployed=True
             )
             one: Row = {"missing": report["missing"], "versions": {}}
-            found = measure("purchase", report["settings"], topology, one, bar.show)
+            found = measure("loadtest.bench.purchase.runner", settings, topology, one, bar.show)
             for name, row in found.items():
                 lines[name] = {"store": store, **row, **summary(row["rounds"])}
             report["missing"], report["versions"][store] = one["missing"], one["versions"]

@@ -136,12 +136,7 @@ def activate(line: Line) -> None:
     """Switch to the lock and the write strategy of a line."""
     now = policy.current()
     if (now.backend, now.mode) != (line.backend, line.strategy):
-        policy.switch(
-            backend=line.backend,
-            mode=line.strategy,
-            reason="lab bench",
-            force=True,
-        )
+        policy.switch(backend=line.backend, mode=line.strategy, reason="lab bench", force=True)
         time.sleep(policy.MAX_AGE)
 
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from devservers import HOST, Server
@@ -20,13 +19,12 @@ class WebServer(Server):
     Workers are never replaced: that would close connections during a measurement.
     """
 
-    def __init__(self, processes: int, *, config: Sequence[str] = ()) -> None:
-        super().__init__(config=config)
+    def __init__(self, processes: int) -> None:
+        super().__init__()
         self.processes = processes
 
     @property
     def url(self) -> str:
-        """Return the address of the server."""
         return f"http://{HOST}:{self.port}/"
 
     @property
@@ -35,19 +33,13 @@ class WebServer(Server):
         return f"gunicorn gthread {self.processes} x {THREADS}"
 
     def command(self) -> list[str]:
-        """Return the command line."""
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]
-        return [*command, "--max-requests", "0", *self.config]
+        return [*command, "--max-requests", "0"]
 
     def is_ready(self) -> bool:
-        """Return True once the server is ready."""
         return b" 200 " in self.send(b"GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
 
     def cpu(self) -> float:
         """Return the CPU seconds of the workers since their start."""
-        return sum(map(_cpu_of, self.children()))
-
-
-def _cpu_of(pid: int) -> float:
-    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+        return sum(time.clock_gettime(~pid << 3 | _CPU_CLOCK) for pid in self.children())

@@ -39,22 +39,16 @@ TAKES_LOCK = {
 _serial = count(1)
 
 
-class Trial:
+class Trial(ExitStack):
     """The processes of one library, used for one run after another."""
 
     def __init__(self, stores: Stores, name: str, root: Path) -> None:
+        super().__init__()
         self.stores, self.name, self.library = stores, name, LIBRARIES[name]
         self.root = self.folder = root
         self.workers: dict[str, WorkerProcess] = {}
         self.proxies: list[Proxy] = []
-        self._stack = ExitStack()
-
-    def __enter__(self) -> "Trial":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.end_processes()
-        self._stack.close()
+        self.callback(self.end_processes)
 
     def end_processes(self) -> None:
         """End the processes, which may be anywhere after a failure."""
@@ -66,7 +60,7 @@ class Trial:
         self.lock = f"survival-{next(_serial)}"
         self.folder = self.root / self.lock
         self.folder.mkdir(parents=True)
-        self.note = self._stack.enter_context(closing(Recorder(self.folder, "lab"))).note
+        self.note = self.enter_context(closing(Recorder(self.folder, "lab"))).note
 
     def open(
         self, actor: str, *, warm: bool = True, far: bool = False, lease: float = LEASE
@@ -86,7 +80,7 @@ class Trial:
 
     def _proxied(self) -> dict[str, str]:
         def proxy_of(found: re.Match[str]) -> str:
-            proxy = self._stack.enter_context(Proxy(int(found[1]), connect_timeout=0))
+            proxy = self.enter_context(Proxy(int(found[1]), connect_timeout=0))
             self.proxies.append(proxy)
             return proxy.url
 

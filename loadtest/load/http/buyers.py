@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.crypto import get_random_string
 
 from devservers import HOST
+from loadtest.load.sale import remove_sale
 from shop.models import Sale, User
 from shop.purchase import tokens
 
@@ -61,6 +62,10 @@ class Buyer:
             f"Content-Length: {len(body)}\r\n\r\n{body}"
         ).encode()
 
+    def submit(self, path: str, **fields: str) -> bytes:
+        """Return the HTTP request of a form with these fields and the CSRF token."""
+        return self.post(path, urlencode({"csrfmiddlewaretoken": self.csrf, **fields}))
+
 
 def sign_in(count: int, name: str = "buyer") -> list[Buyer]:
     """Return `count` signed-in customers, `name`-0 and so on; create those that do not exist."""
@@ -99,20 +104,17 @@ def signed_in(users: Iterable[User]) -> list[Buyer]:
     return buyers
 
 
-def sign_out(buyers: Sequence[Buyer]) -> None:
-    """End the sessions of buyers."""
-    for start in range(0, len(buyers), BATCH):
-        keys = [buyer.session for buyer in buyers[start : start + BATCH]]
-        Session.objects.filter(session_key__in=keys).delete()
+def clear_away(sale: Sale, buyers: Sequence[Buyer]) -> None:
+    """Delete a sale, the sessions of its buyers, and the accounts that have ordered nothing else.
 
-
-def remove_accounts(buyers: Sequence[Buyer]) -> None:
-    """Delete the accounts of buyers who have ordered nothing else.
-
-    In SQL: Django would also look for the load tests that they started, whose table is the lab's.
+    The accounts in SQL: Django would also look for load tests, whose table only the lab has.
     """
+    Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
+    remove_sale(sale)
     for start in range(0, len(buyers), BATCH):
-        keys = [buyer.user.pk for buyer in buyers[start : start + BATCH]]
+        batch = buyers[start : start + BATCH]
+        Session.objects.filter(session_key__in=[buyer.session for buyer in batch]).delete()
+        keys = [buyer.user.pk for buyer in batch]
         unused = User.objects.filter(pk__in=keys, orders=None).values_list("pk", flat=True)
         if marks := ", ".join(["%s"] * len(unused)):
             with connection.cursor() as cursor:

@@ -17,13 +17,12 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any, Self
 
 from django.db import DatabaseError, connections, transaction
-from django.utils import timezone
 
 from devservers.process_pool import ProcessPool
 from loadtest.kernel.params import Params, PlanError, param
-from loadtest.load.http.buyers import Buyer, batches, remove_accounts, sign_out
+from loadtest.load.http.buyers import Buyer, batches, clear_away
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
-from loadtest.load.sale import open_sale, remove_sale
+from loadtest.load.sale import open_sale, remove_sale, wait_for_orders
 from loadtest.load.verdict import percentile, sold_verdict
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
@@ -35,8 +34,6 @@ SENDING = "sending"
 OPEN_FOR = timedelta(hours=1)
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
-WRITE_TIMEOUT = 60.0
-"""Seconds until all orders of a queued sale are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +93,11 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         report = _drive(asked, forms, lambda done: progress(SENDING, done, asked.attempts))
         # Fewer are sent once every buyer has won.
         progress(SENDING, report["attempts"], report["attempts"])
-        audit = _audit_when_written(sale, report["winners"])
-        return {"settings": asdict(asked), **_judge(asked, report, audit)}
+        if sale.is_queued:
+            wait_for_orders(sale, report["winners"])
+        return {"settings": asdict(asked), **_judge(asked, report, audit_sale(sale=sale))}
     finally:
-        Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
-        sign_out(buyers)
-        remove_sale(sale)
-        remove_accounts(buyers)
+        clear_away(sale, buyers)
 
 
 def _open_sale(asked: HttpLoad) -> Sale:
@@ -204,17 +199,6 @@ def _attempts(buyers: deque[bytes], share: int, won: set[bytes]) -> Iterator[byt
 
 def _peak_kb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def _audit_when_written(sale: Sale, winners: int) -> StockAudit:
-    """Audit the sale once the orders of a queued sale are written."""
-    deadline = time.monotonic() + WRITE_TIMEOUT
-    while True:
-        audit = audit_sale(sale=sale)
-        is_written = audit.sold + audit.held >= winners
-        if is_written or sale.fulfilment == Sale.Fulfilment.DIRECT or time.monotonic() > deadline:
-            return audit
-        time.sleep(0.2)
 
 
 def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:

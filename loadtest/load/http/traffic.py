@@ -8,12 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from django.utils import timezone
-
-from loadtest.load.http.buyers import remove_accounts, requests, sign_in, sign_out
+from loadtest.load.http.buyers import clear_away, requests, sign_in
 from loadtest.load.http.client import send_requests
-from loadtest.load.sale import open_sale, remove_sale
-from shop.models import Sale
+from loadtest.load.sale import open_sale
 
 SECONDS = 30
 PER_SECOND, AT_ONCE = 20, 5
@@ -34,10 +31,7 @@ def send_traffic(url: str) -> None:
         port, host = address.port or 80, address.hostname or ""
         send_requests(port, sent, connections=AT_ONCE, seconds=LONGEST, host=host)
     finally:
-        Sale.objects.filter(pk=sale.pk).update(closes_at=timezone.now())
-        sign_out(buyers)
-        remove_sale(sale)
-        remove_accounts(buyers)
+        clear_away(sale, buyers)
 
 
 def _paced(found: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,12 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.scenarios.scenario import scenario
-from loadtest.scenarios.steps import (
-    ANSWERED,
-    WORK_SECONDS,
-    buy_while_holder_stalls,
-    crash_and_wait,
-)
+from loadtest.scenarios.steps import ANSWERED, WORK_SECONDS, buy_while_holder_stalls, crash_and_wait
 from loadtest.scenarios.testbed import TTL, Testbed
 
 LONG_TTL = 5.0

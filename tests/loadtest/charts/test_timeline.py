@@ -150,7 +150,7 @@ def test_charts_of_the_readme_are_those_of_the_recording() -> None:
     for variant in result["halves"]:
         file = IMAGES / f"holder-paused-{export.half(variant)}.svg"
         assert file.read_bytes() == export.chart(result, variant, "svg"), (
-            "export.write_charts({'scenarios': [result]}, IMAGES)"
+            "export.write_charts({'scenarios': [result]}, IMAGES, suffix='svg')"
         )
 
 

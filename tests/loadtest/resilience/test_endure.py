@@ -50,7 +50,7 @@ def test_purchases_resume_before_the_lease_ends() -> None:
 
 
 def test_report_is_written_as_tables_and_lines() -> None:
-    report = {"phases": [{"store": "redis", "ok": True}], "verdict": "ok", "samples": [{}]}
+    report = {"phases": [{"store": "redis", "ok": True}], "verdict": "ok", "what": "slow"}
     facts, tables = COMMANDS["slow"].markdown(report).split("\n\n", 1)
     assert re.fullmatch(r"- load of the machine: [0-9.]+\n- verdict: ok", facts)
     assert tables == "Phases:\n\n| store | as required |\n| --- | --- |\n| redis | yes |\n"

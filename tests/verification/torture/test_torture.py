@@ -1,16 +1,14 @@
 """Seconds of `verify torture` on two backends, its controls, and minutes of it in `make faults`."""
 
-import json
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError
 
 from tests.loadtest.lab import verify
-from verification.torture.campaign import plans, reduce
+from verification.torture.campaign import TortureParams, plans, reduce
 from verification.torture.catalogue import (
     MARKS,
     WORKLOADS,
@@ -82,20 +80,15 @@ def test_a_shop_without_a_lock_oversells() -> None:
     assert found.counts["grants"] > 3
 
 
-def test_the_control_without_a_lock_fails_and_can_be_repeated(tmp_path: Path) -> None:
+def test_the_control_without_a_lock_fails_and_can_be_repeated() -> None:
     options = "--backend=none", "--seed=2", "--workload=mutex", "--runs=1", "--tries=1"
     report, _row, code = tortured(*options)
     assert code == 1
     (failure,) = report["failures"]
     assert failure["violations"][0].startswith("exclusion: ")
     assert (failure["only"], failure["reproduced"]) == ([], "1 of 1")
-    file = tmp_path / "report.json"
-    file.write_text(json.dumps(report))
-    asked = {"replay": file, "backend": ["none"], "workload": ["mutex"], "seed": 2, "only": None}
-    asked["seconds"] = 5.0
-    (repeated,) = plans(asked)
-    assert repeated == generate(2, "none", ("mutex",))
-    assert list(plans({**asked, "replay": None, "only": ","})) == [repeated.only([])]
+    asked = TortureParams(backends=("none",), workloads=("mutex",), seed=2, only=",")
+    assert list(plans(asked)) == [generate(2, "none", ("mutex",)).only([])]
 
 
 @pytest.mark.parametrize("needed", [[], [3], [0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
@@ -108,7 +101,6 @@ def test_only_the_needed_faults_are_kept(needed: list[int]) -> None:
     [
         "--only=9",
         "--only=x",
-        "--replay=/nowhere",
         "--backend=mysql",
         "--minutes=-1",
         "--backend=process --workload=switch",
