@@ -120,10 +120,10 @@ def check_entry(alias: str, conf: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if unknown := sorted(set(conf) - KEYS):
         found.append(Error(f"{where} has unknown keys: {', '.join(unknown)}.", id="locking.E001"))
-    for number, key, at_most in (("E003", "TTL", MAX_TTL), ("E004", "TIMEOUT", MAX_TTL)):
+    for number, key in (("E003", "TTL"), ("E004", "TIMEOUT")):
         value = conf.get(key, 1)
-        if not (is_number(value) and 0 < value <= at_most):
-            text = f"{where} {key} is {value!r}: give seconds above 0, at most {at_most:g}."
+        if not (is_number(value) and 0 < value <= MAX_TTL):
+            text = f"{where} {key} is {value!r}: give seconds above 0, at most {MAX_TTL:g}."
             found.append(Error(text, id=f"locking.{number}"))
     try:
         cls = backend_class(conf)

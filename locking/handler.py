@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -59,11 +59,9 @@ class LockHandler:
 
         Not what waits for the end of a transaction.
         """
-        caller = current_caller()
         for store in self.opened():
-            for lease in list(store.held.values()):
-                is_left = lease.claim.caller == caller and lease.granted_at >= since
-                if not is_left or lease.waits_for_commit:
+            for lease in store.leases_of(current_caller()):
+                if lease.granted_at < since or lease.waits_for_commit:
                     continue
                 if lease.state is not State.HANDED_OVER:
                     lease.log(logging.WARNING, "lock released: a request or task left it behind")
@@ -93,22 +91,26 @@ def _settings_changed(*, setting: str, **kwargs: object) -> None:
         locks.close()
 
 
-_work = threading.local()
-"""Monotonic times at which this thread began its request, or its tasks inside of each other."""
+_began: ContextVar[tuple[float, ...]] = ContextVar("locking_began", default=())
+"""Monotonic times at which this request began, or these tasks inside of each other.
+
+No thread-local: the requests of an event loop share the thread in which their signals are sent.
+"""
 
 
 def begin_work(**signal: object) -> None:
-    """Note that a task begins in this thread."""
-    _work.began = [*getattr(_work, "began", ()), time.monotonic()]
+    """Note that a task begins here."""
+    _began.set((*_began.get(), time.monotonic()))
 
 
 @receiver(request_finished)
 def end_work(**signal: object) -> None:
-    """Release the locks that the task or request in this thread left behind."""
-    if began := getattr(_work, "began", None):
-        locks.release_left_behind(began.pop())
+    """Release the locks that the task or request left behind."""
+    if began := _began.get():
+        _began.set(began[:-1])
+        locks.release_left_behind(began[-1])
 
 
 @receiver(request_started)
 def _request_started(**kwargs: object) -> None:
-    _work.began = [time.monotonic()]
+    _began.set((time.monotonic(),))

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from numbers import Real
 from typing import TypeGuard
 
 from locking.exceptions import LockMisuse
@@ -21,8 +22,8 @@ choose their backend, or two holders do no harm."""
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is an int or a float; a bool is neither."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether `value` is a real number; a bool is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def storable(name: str) -> str:
@@ -54,21 +55,13 @@ def check_name(name: str) -> None:
 
 def check_ttl(ttl: float) -> None:
     """Raise LockMisuse unless `ttl` is a possible lease in seconds."""
-    try:
-        is_valid = 0 < ttl <= MAX_TTL
-    except TypeError:
-        is_valid = False
-    if not is_valid:
+    if not (is_number(ttl) and 0 < ttl <= MAX_TTL):
         raise LockMisuse(f"Invalid ttl {ttl!r}: give seconds above 0, at most {MAX_TTL:g}.")
 
 
 def check_timeout(timeout: float | None) -> None:
     """Raise LockMisuse unless `timeout` is None or seconds to wait."""
-    try:
-        is_valid = timeout is None or timeout >= 0
-    except TypeError:
-        is_valid = False
-    if not is_valid:
+    if timeout is not None and not (is_number(timeout) and timeout >= 0):
         raise LockMisuse(
             f"Invalid timeout {timeout!r}: give seconds, 0 or more; math.inf waits forever."
         )

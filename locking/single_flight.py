@@ -186,12 +186,11 @@ class SingleFlight:
         self._cache_paused_until = time.monotonic() + CACHE_PAUSE
         logger.warning("Cache unavailable: building without it for %g s: %r", CACHE_PAUSE, error)
 
-    def _lock(self, key: str) -> Lock | PolicyLock:
+    def _lock(self, key: str) -> Lock:
         alias, ttl = self._option("LOCK"), self._option("LOCK_TTL")
+        make: Callable[..., Lock] = PolicyLock if alias is None else locks[alias].lock
         # A build writes to the cache, also inside a transaction of its caller.
-        if alias is None:
-            return PolicyLock(_lock_name(key), ttl=ttl, until="block")
-        return locks[alias].lock(_lock_name(key), ttl=ttl, until="block")
+        return make(_lock_name(key), ttl=ttl, until="block")
 
 
 @dataclass(slots=True)
@@ -269,7 +268,7 @@ class _Request:
             with suppress(LockError):  # a builder whose lease expired has its value all the same
                 lock.release()
 
-    def _build(self, lookup: Lookup, lock: Lock | PolicyLock | None = None) -> Any:
+    def _build(self, lookup: Lookup, lock: Lock | None = None) -> Any:
         """Build and keep the value; if the build fails, return the stale one if there is one."""
         started = time.monotonic()
         self._under_way().append(self.key)

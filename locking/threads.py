@@ -11,15 +11,18 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
+from django.db import connections
+
 from locking.fork import after_fork_in_child
 
 T = TypeVar("T")
 
-Call = Callable[[], object]
+Calls = SimpleQueue[Callable[[], object] | None]
+"""What a thread is to do; None ends it."""
 
 
 class HelperThread:
-    """One thread that runs the calls of all tasks in their order. It starts with the first."""
+    """One thread that runs calls in their order. It starts with the first."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,15 +31,14 @@ class HelperThread:
 
     def reset(self) -> None:
         """Start without a thread; also in a forked child."""
-        self._calls: SimpleQueue[Call] = SimpleQueue()
         self._guard = threading.Lock()
-        self._is_running = False
+        self._calls: Calls | None = None
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run `call` in the thread; the result cannot be cancelled."""
         future = Future[T]()
-        future.set_running_or_notify_cancel()
-        self._put(lambda: _complete(future, call))
+        future.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
+        self._put(partial(_complete, future, call))
         return future
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -57,24 +59,33 @@ class HelperThread:
         self._put(answer)
         return await reply
 
-    def _put(self, call: Call) -> None:
-        if not self._is_running:
-            with self._guard:
-                if not self._is_running:
-                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
-                    self._is_running = True
-        self._calls.put(call)
+    def end(self) -> None:
+        """End the thread after the calls so far; the next call starts another one."""
+        with self._guard:
+            if self._calls is not None:
+                self._calls.put(None)
+                self._calls = None
 
-    def _run(self) -> None:
-        while True:
-            self._calls.get()()
+    def _put(self, call: Callable[[], object]) -> None:
+        with self._guard:
+            if self._calls is None:
+                calls = Calls()
+                threading.Thread(target=_run, args=[calls], name=self._name, daemon=True).start()
+                self._calls = calls
+            self._calls.put(call)
+
+
+def _run(calls: Calls) -> None:
+    while (call := calls.get()) is not None:
+        call()
+    connections.close_all()  # those of this thread
 
 
 def start_thread(call: Callable[[], T]) -> Future[T]:
     """Run `call` in a new thread; the result cannot be cancelled."""
     future = Future[T]()
-    future.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
-    run = threading.Thread(target=_complete, args=(future, call), name="lock-wait", daemon=True)
+    future.set_running_or_notify_cancel()
+    run = threading.Thread(target=_complete, args=(future, call), name="lock-call", daemon=True)
     run.start()
     return future
 

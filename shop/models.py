@@ -36,6 +36,11 @@ class User(AbstractUser):
             models.Index(fields=["email"], name="users_by_email"),
         ]
 
+    def clean(self) -> None:
+        """Store the email address in small letters, by which every database finds it."""
+        super().clean()
+        self.email = self.email.lower()
+
     def check_password(self, raw_password: str | None) -> bool:
         """Return True if it is correct, and rehash it if its hash is of an earlier version.
 

@@ -172,7 +172,7 @@ def _clear_caches() -> Iterator[None]:
     if HAS_SHOP:
         _clear_caches_of_shop()
     yield
-    active.reader.submit(lambda: None).result(WAIT_TIMEOUT)
+    active.reader.thread.submit(lambda: None).result(WAIT_TIMEOUT)
 
 
 def _clear_caches_of_shop() -> None:

@@ -132,7 +132,7 @@ def test_record_is_compressed(proxy: str) -> None:
 
 
 PAGES = ["", "products/", "products/?page=2", "products/cup/", "sales/cup/", "learn/", "learn/x/"]
-POLLS = ["live/?layout=1a", "sales/cup/stock/?phase=open&price=9.90"]
+POLLS = ["live/?layout=1a", "sales/cup/stock/?phase=open&price=9.90&opens=1"]
 OWN = {"Cookie": "csrftoken=c; __Host-sessionid=s", "Accept-Language": "de, en"}
 
 

@@ -20,7 +20,6 @@ class WaitingRoomConfig(AppConfig):
 
     name = "waiting_room"
     verbose_name = _("Waiting rooms")
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Make the purchase ask for admission; forget the rooms of this process after a change."""

@@ -5,7 +5,7 @@ import time
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from shop.errors import NotAdmitted, ServiceUnavailable
+from shop.errors import NotAdmitted, NotFound, ServiceUnavailable
 from shop.models import Sale
 from shop.purchase.admission import GateState
 from waiting_room import service
@@ -38,9 +38,10 @@ class RoomGate:
 
     def figures(self, *, sale: Sale) -> list[tuple[Promise, object]]:
         """Return the state of the room and its people, for staff."""
-        if service.room_of(sale=sale) is None:
+        try:
+            now = service.status_of(sale=sale)
+        except NotFound:  # there is no room, or the product is hidden
             return []
-        now = service.status_of(sale=sale)
         people = ((_("People admitted"), now.serving), (_("People waiting"), now.waiting))
         return [(_("Waiting room"), service.STATES[now.state]), *people]
 

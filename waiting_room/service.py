@@ -21,7 +21,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable
+from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable, ShopError
 from shop.models import Sale, User
 from shop.platform.cache import RefreshingCache
 from shop.purchase.admission import cached_sale
@@ -166,7 +166,7 @@ def admit() -> None:
     now = timezone.now()
     for room in _read_rooms().values():
         if room.sale.opens_at <= now < room.sale.closes_at:
-            with suppress(ServiceUnavailable):  # of this room alone
+            with suppress(ShopError):  # of this room alone: lost, or its product is hidden
                 _visit(room, room.sale)
 
 

@@ -82,7 +82,7 @@ class HeldLockAdmin(ReadOnlyAdmin):
         row = self.get_object(request, unquote(object_id))
         alias = row.digest.partition(" ")[0]
         try:
-            held = _find(alias, row.name)
+            held = next((each for each in locks[alias].inspect() if each.name == row.name), None)
             token = request.POST.get("token", "")
             if held is None:
                 self._tell(request, messages.WARNING, _("Lock %s is not held any more."), row)
@@ -121,10 +121,6 @@ class HeldLockAdmin(ReadOnlyAdmin):
 
     def _tell(self, request: HttpRequest, level: int, text: Any, row: HeldLock) -> None:
         self.message_user(request, text % row.name, level)
-
-
-def _find(alias: str, name: str) -> Held | None:
-    return next((each for each in locks[alias].inspect() if each.name == name), None)
 
 
 def _row(alias: str, held: Held) -> dict[str, object]:

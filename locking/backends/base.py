@@ -7,18 +7,24 @@ backend declares its `Capabilities` once; docs, admin and the contract tests rea
 
 from __future__ import annotations
 
+import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
 
 from django.core.checks import CheckMessage, Error
 
-from locking.backends.aio import acquire_in_thread
 from locking.backends.options import Option, problems
 from locking.claims import Capabilities, Claim, Grant, Held
-from locking.exceptions import LockMisuse
+from locking.exceptions import LockError, LockMisuse
 from locking.fork import after_fork_in_child
-from locking.threads import HelperThread
+from locking.threads import HelperThread, start_thread
+
+T = TypeVar("T")
 
 
 class Backend(ABC):
@@ -50,7 +56,9 @@ class Backend(ABC):
             name: given.get(name, option.default) for name, option in self.known_options.items()
         }
         self.helper = HelperThread(f"lock-helper-{alias}")
-        """Runs the calls of asyncio tasks that do not wait."""
+        """Runs the calls of tasks that do not wait: a silent store delays none of another one."""
+        self._turns = WeakValueDictionary[tuple[object, str], asyncio.Lock]()
+        """By event loop and name: held by the task that waits in the store."""
         after_fork_in_child(self.reset_after_fork)
 
     @classmethod
@@ -118,9 +126,36 @@ class Backend(ABC):
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for an asyncio task; cancelling the task leaves no trace.
 
-        By default one task per name and event loop waits in a thread, and the others for it.
+        By default a wait needs a thread, because it may last for ever. Of all tasks of an event
+        loop that wait for one name, only the first one waits in the store.
         """
-        return await acquire_in_thread(self, claim, timeout)
+        if timeout <= 0:
+            return await self._granted(claim, self.helper.submit(lambda: self.acquire(claim, 0)))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        turn = self._turns.setdefault((loop, claim.name), asyncio.Lock())
+        try:
+            async with asyncio.timeout(None if timeout == math.inf else timeout):
+                await turn.acquire()
+        except TimeoutError:
+            return None
+        try:
+            left = max(0.0, until - loop.time())
+            return await self._granted(claim, start_thread(lambda: self.acquire(claim, left)))
+        finally:
+            turn.release()
+
+    async def _granted(self, claim: Claim, wait: Future[Grant | None]) -> Grant | None:
+        entering = asyncio.wrap_future(wait)
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            claim.cancel()
+            with suppress(LockError):
+                if (grant := await _finish(entering)) is not None:
+                    release = self.helper.submit(lambda: self.release(claim, grant.token))
+                    await _finish(asyncio.wrap_future(release))
+            raise
 
     async def arelease(self, claim: Claim, token: int) -> None:
         """Release the lock for an asyncio task, even if the task is cancelled meanwhile."""
@@ -145,3 +180,11 @@ class Backend(ABC):
 
     def reset_after_fork(self) -> None:  # noqa: B027
         """Drop the parent's connections in a forked child, without any message."""
+
+
+async def _finish(future: asyncio.Future[T]) -> T:
+    """Return the result of `future`, even if the task is cancelled again meanwhile."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    return future.result()

@@ -4,21 +4,12 @@ A hybrid logical clock (Kulkarni et al., 2014): one more than the last token, or
 microseconds, whichever is greater. Unlike a counter it also grows when the store loses its data.
 """
 
-import threading
 import time
 
-from locking.fork import after_fork_in_child
+from locking.fork import ForkSafeLock
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _last = 0
-
-
-def _renew() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-after_fork_in_child(_renew)  # the thread that holds the parent's lock is not in the child
 
 
 def clock_token() -> int:

@@ -34,9 +34,6 @@ class IdlePool(Generic[C]):
         self._all: weakref.WeakSet[C] = weakref.WeakSet()
         after_fork_in_child(self.reset_after_fork)
 
-    def __len__(self) -> int:
-        return len(self._idle)
-
     @property
     def connections(self) -> list[C]:
         """Return all connections of this process, idle or in use."""

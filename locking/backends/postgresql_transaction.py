@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils.translation import gettext_noop
 
 from locking.backends.database.base import DatabaseLocks
 from locking.backends.database.postgresql import (
     LOCK_TIMEOUT,
-    LONGEST_WAIT_MS,
     MINT,
     PostgreSQLSession,
 )
-from locking.backends.database.session import Session
+from locking.backends.database.session import LONGEST_WAIT, Session
 from locking.backends.database.session_locks import lock_name
 from locking.claims import Capabilities, Claim, Grant, Held
 from locking.exceptions import LockMisuse, LockUnavailable
@@ -57,13 +56,13 @@ class PostgreSQLTransactionBackend(DatabaseLocks[PostgreSQLSession]):
                 f"{self.alias}: acquire {claim.name!r} inside transaction.atomic() of the default "
                 'database, with until="commit".'
             )
-        ms = str(max(1, int(min(timeout * 1000, LONGEST_WAIT_MS))))
+        ms = str(max(1, int(min(timeout, LONGEST_WAIT) * 1000)))
         key = PostgreSQLSession.key(lock_name(self.pool, claim.name))
         try:
             with transaction.atomic(), wrapper.cursor() as cursor:
                 cursor.execute(ACQUIRE, (ms, key))
                 token = int(cursor.fetchone()[0])
-        except OperationalError as error:
+        except DatabaseError as error:
             if getattr(error.__cause__, "sqlstate", "") != LOCK_TIMEOUT:
                 raise LockUnavailable(f"The database refused the lock: {error}") from error
             return None

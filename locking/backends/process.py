@@ -60,7 +60,6 @@ class ProcessBackend(Backend):
 
     def reset_after_fork(self) -> None:
         """Start without held locks, also in a forked child."""
-        super().reset_after_fork()
         self._guard = threading.Lock()
         self._owned: dict[str, _Owned] = {}
 
@@ -70,31 +69,31 @@ class ProcessBackend(Backend):
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue."""
-        waiter = self._join(claim, timeout)
-        if not isinstance(waiter, _Waiter):
-            return waiter
-        claim.interrupt = waiter.wake
         try:
+            waiter = self._join(claim, timeout)
+            if not isinstance(waiter, _Waiter):
+                return waiter
+            claim.interrupt = waiter.wake
             if not claim.cancelled.is_set():
                 with suppress(TimeoutError):
                     waiter.woken.result(min(timeout, threading.TIMEOUT_MAX))
+            return self._withdraw(claim)
         except BaseException:
-            self._undo(waiter)
+            self._undo(claim)
             raise
-        return self._withdraw(waiter)
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue as a task, which needs no thread."""
-        waiter = self._join(claim, timeout)
-        if not isinstance(waiter, _Waiter):
-            return waiter
-        woken = asyncio.wrap_future(waiter.woken)
         try:
+            waiter = self._join(claim, timeout)
+            if not isinstance(waiter, _Waiter):
+                return waiter
+            woken = asyncio.wrap_future(waiter.woken)
             await asyncio.wait([woken], timeout=timeout if timeout < math.inf else None)
+            return self._withdraw(claim)
         except BaseException:
-            self._undo(waiter)
+            self._undo(claim)
             raise
-        return self._withdraw(waiter)
 
     async def arelease(self, claim: Claim, token: int) -> None:
         """Release the lock and grant it to the next waiter."""
@@ -119,19 +118,20 @@ class ProcessBackend(Backend):
             owned.queue.append(waiter)
             return waiter
 
-    def _undo(self, waiter: _Waiter) -> None:
-        if self._withdraw(waiter) is not None:
-            self.release(waiter.claim, 0)
+    def _undo(self, claim: Claim) -> None:
+        if self._withdraw(claim) is not None:
+            self.release(claim, 0)
 
-    def _withdraw(self, waiter: _Waiter) -> Grant | None:
+    def _withdraw(self, claim: Claim) -> Grant | None:
         """Leave the queue; return the grant if a release granted the lock meanwhile."""
         with self._guard:
-            owned = self._owned.get(waiter.claim.name)
-            if owned is not None and owned.owner == waiter.claim.owner:
+            owned = self._owned.get(claim.name)
+            if owned is None:
+                return None
+            if owned.owner == claim.owner:
                 return Grant(owned.token, math.inf)
-            if owned is not None and waiter in owned.queue:
-                waiter.claim.holder = owned.held(waiter.claim.name)
-                owned.queue.remove(waiter)
+            claim.holder = owned.held(claim.name)
+            owned.queue = deque(each for each in owned.queue if each.claim is not claim)
             return None
 
     def release(self, claim: Claim, token: int) -> None:

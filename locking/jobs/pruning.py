@@ -7,7 +7,6 @@ from datetime import timedelta
 from django.utils import timezone
 
 from locking.backends.database.backend import DatabaseBackend
-from locking.conf import backend_class, lock_settings
 from locking.handler import locks
 from locking.models import JobRun
 
@@ -17,13 +16,8 @@ RUNS_KEPT_FOR = timedelta(days=2)
 
 def sweep_lock_rows() -> int:
     """Delete lock rows unused for an hour, including those of crashed holders."""
-    swept = 0
-    for alias, conf in lock_settings().items():
-        if issubclass(backend_class(conf), DatabaseBackend):
-            backend = locks[alias].backend
-            assert isinstance(backend, DatabaseBackend)
-            swept += backend.sweep()
-    return swept
+    backends = [locks[alias].backend for alias in locks]
+    return sum(each.sweep() for each in backends if isinstance(each, DatabaseBackend))
 
 
 def prune_runs() -> int:

@@ -41,7 +41,7 @@ from locking.jobs.runs import (
 )
 from locking.lease import Lease
 from locking.models import JobRun
-from locking.names import check_timeout, check_ttl
+from locking.names import check_timeout, check_ttl, is_number
 
 logger = logging.getLogger("locking")
 
@@ -86,6 +86,8 @@ def run_once(
         if ttl is not None:
             check_ttl(ttl)
         check_timeout(backoff)
+        if not is_number(attempts) or attempts < 1:
+            raise LockMisuse(f"Invalid attempts {attempts!r}: give 1 or more.")
         return functools.partial(run_once, ttl=ttl, attempts=attempts, backoff=backoff)
 
     refuse_async(body)

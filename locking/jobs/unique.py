@@ -126,20 +126,24 @@ def unique(
 def _take_over(task: str, ticket: Ticket) -> Lease | None:
     """Return the lease of one delivery; None if the store is unavailable. Raise KeyHeld."""
     message = _id_in(ticket["owner"])
+    alias, name = ticket["backend"], ticket["name"]
     try:
-        with suppress(LockLost):
-            return _taken_over(ticket)
-        # It was delivered again, or was in the queue for too long.
-        alias, name, wait = ticket["backend"], ticket["name"], 0.0
-        while isinstance(lease := _acquire(alias, name, message, wait), Claim):
-            if wait or _message_of(lease) not in (message, ""):
-                logger.warning("job %s[%s] not run: its key is held", task, message)
-                raise KeyHeld
-            wait = locks[alias].ttl + PATIENCE  # by another delivery, which may have died
+        # The second time, it waits for another delivery: that may have died, or be about to hand
+        # over the key to this message, which is then its retry.
+        for wait in (0.0, locks[alias].ttl + PATIENCE, 0.0):
+            with suppress(LockLost):
+                return _taken_over(ticket)
+            # It was delivered again, or was in the queue for too long.
+            lease = _acquire(alias, name, message, wait)
+            if isinstance(lease, Lease):
+                return lease
+            if _message_of(lease) not in (message, ""):
+                break
     except LockError as error:
         logger.warning("job %s[%s] runs without its key: %s", task, message, error)
         return None
-    return lease
+    logger.warning("job %s[%s] not run: its key is held", task, message)
+    raise KeyHeld
 
 
 def _taken_over(ticket: Ticket) -> Lease:

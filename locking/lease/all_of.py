@@ -71,9 +71,7 @@ class AllOf:
                 leases[lock.name] = lease
             leases.check()
         except BaseException:
-            for lease in reversed(leases.values()):
-                with suppress(LockError):
-                    yield from lease.leave()
+            yield from _leave(reversed(leases.values()))
             raise
         return leases
 
@@ -86,11 +84,24 @@ class AllOf:
         return arun(self._finish(current_caller(), error))
 
     def _finish(self, caller: object, error: BaseException | None) -> Steps[None]:
-        raised: LockError | None = None
+        raised = error
         for lock in reversed(self._locks):
             try:
-                yield from lock.finish(caller, raised or error)
-            except LockError as one:
+                yield from lock.finish(caller, raised)
+            except BaseException as one:  # noqa: BLE001 - raised after the others are released
                 raised = one
-        if raised is not None:
+        if raised is not None and raised is not error:
             raise raised
+
+
+def _leave(leases: Iterable[Lease]) -> Steps[None]:
+    """Leave them all; raise an interrupt of one after that."""
+    interrupt: BaseException | None = None
+    for lease in leases:
+        try:
+            with suppress(LockError):
+                yield from lease.leave()
+        except BaseException as one:  # noqa: BLE001 - raised below
+            interrupt = one
+    if interrupt is not None:
+        raise interrupt

@@ -2,7 +2,7 @@
 
 A lease is in one of these states:
 
-    HELD --- release ---> RELEASED, or UNCONFIRMED if the store did not reply
+    HELD --- release ---> RELEASED, or UNCONFIRMED without a reply of the store
       |----- hand_over -> HANDED_OVER
       `----- mark_lost -> LOST
 
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
@@ -32,6 +31,7 @@ from locking.lease.scope import CancelScope
 from locking.lease.steps import Steps, arun, run
 from locking.lease.watchdog import Renewer
 from locking.names import check_ttl
+from locking.threads import start_thread
 
 logger = logging.getLogger("locking")
 
@@ -50,7 +50,7 @@ class State(Enum):
     """Another process may continue it; here its release changes nothing."""
     RELEASED = "released"
     UNCONFIRMED = "unconfirmed"
-    """It was released, but the store did not reply: it lasts for its ttl at most."""
+    """It was released, but no reply was received: it lasts for its ttl at most."""
 
 
 class LeaseTable:
@@ -69,11 +69,13 @@ class LeaseTable:
         """The names and tasks that wait for a grant."""
         self.renewer = Renewer(self.backend.alias)
 
-    def __contains__(self, lease: Lease) -> bool:
-        found = self.held.get((lease.name, lease.claim.caller))
-        while found is not None and found is not lease:
-            found = found.previous
-        return found is lease
+    def leases_of(self, caller: object) -> Iterator[Lease]:
+        """Yield the caller's leases, also those that a newer one hides, which comes first."""
+        for (_, owner), newest in list(self.held.items()):
+            lease: Lease | None = newest if owner == caller else None
+            while lease is not None:
+                yield lease
+                lease = lease.previous
 
     def add(self, lease: Lease) -> None:
         """Make it the caller's lease. It hides one that is lost, or may not be entered again."""
@@ -177,7 +179,7 @@ class Lease:
     @property
     def is_unreleased(self) -> bool:
         """True until the holder releases it, also if it is lost; False in a forked child."""
-        return self in self.table
+        return self in self.table.leases_of(self.claim.caller)
 
     def check(self) -> None:
         """Raise LockLost if the lease is lost or released.
@@ -233,14 +235,12 @@ class Lease:
         known_lost = self._end()
         try:
             yield self.backend.release, self.backend.arelease, (self.claim, self.token)
-        except LockLost:
-            self.mark_lost()
-            raise
-        except LockUnavailable as error:
-            if known_lost:
+        except BaseException as error:
+            if known_lost or isinstance(error, LockLost):
                 self.mark_lost()
-                raise self._lost_error() from error
             self._become(State.UNCONFIRMED)
+            if known_lost and isinstance(error, LockUnavailable):
+                raise self._lost_error() from error
             raise
         if known_lost:
             self.mark_lost()
@@ -298,8 +298,12 @@ class Lease:
         """Move the deadline to `ttl` seconds from now, and renew for this ttl from now on."""
         check_ttl(ttl)
         self.check()
-        self.claim.ttl = ttl
-        self.renew()
+        before, self.claim.ttl = self.claim.ttl, ttl
+        try:
+            self.renew()
+        except LockMisuse:  # the backend cannot keep this ttl
+            self.claim.ttl = before
+            raise
 
     def schedule(self) -> None:
         """Set the time of the next renewal, a third of the ttl from now."""
@@ -350,16 +354,15 @@ class Lease:
         if current_caller() == self.claim.caller:
             self._call_on_lost(self.on_lost)
             return
-        call = partial(self._call_on_lost, self.on_lost)
         try:
-            threading.Thread(target=call, name="lock-on-lost", daemon=True).start()
+            start_thread(partial(self._call_on_lost, self.on_lost))
         except RuntimeError:
             self.log(logging.ERROR, "on_lost not called: no thread can be started")
 
     def _call_on_lost(self, on_lost: Callable[[Lease], object]) -> None:
         try:
             on_lost(self)
-        except (Exception, SystemExit):  # noqa: BLE001 - must not stop the caller
+        except Exception:  # noqa: BLE001 - must not stop the caller
             self.log(logging.ERROR, "on_lost failed", exc_info=True)
 
     def _become(self, state: State) -> bool:

@@ -158,8 +158,11 @@ class Lock(ABC):
         lease = self.lease_of(caller) if self.reentrant else None
         if lease is not None and (yield from lease.enter_again()):
             return lease
-        if self.until is None and not isinstance(caller, asyncio.Task):
-            refuse_in_transaction(self.name)  # a task has none: Django's are those of threads
+        if isinstance(caller, asyncio.Task):  # Django's transactions are those of threads
+            if self.until == "commit":
+                raise LockMisuse('until="commit" needs a thread: a task has no transaction.')
+        elif self.until is None:
+            refuse_in_transaction(self.name)
         return (yield from self.grant(caller, wait))
 
     def extend(self, ttl: float | None = None) -> None:
@@ -184,17 +187,12 @@ class Lock(ABC):
 
     def arelease(self) -> Coroutine[object, object, None]:
         """Release the lock without blocking the event loop; see `release`."""
-        return self._arelease(current_caller())
-
-    async def _arelease(self, caller: object) -> None:
-        await self._own(caller).arelease()
+        return self._own(current_caller()).arelease()
 
     def __enter__(self) -> Lease:
         return run(self._begin(current_caller()))
 
     def __aenter__(self) -> Coroutine[object, object, Lease]:
-        if self.until == "commit":
-            raise LockMisuse('until="commit" needs `with`: a task has no transaction.')
         return self._abegin(current_caller())
 
     async def _abegin(self, caller: object) -> Lease:
@@ -298,17 +296,17 @@ class StoreLock(Lock):
         entering.add(key)
         try:
             grant = yield self.request(claim, wait)
-        except BaseException as error:
+            return self.hold(claim, grant, started)
+        except (LockError, asyncio.CancelledError, GeneratorExit) as error:
             self._failed(claim, error)
+            raise
+        except BaseException as error:  # from a signal handler, or no thread can be started
+            self._failed(claim, error)
+            with suppress(LockError):  # it may have been granted
+                yield self.backend.release, self.backend.arelease, (claim, claim.token)
             raise
         finally:
             entering.discard(key)
-        try:
-            return self.hold(claim, grant, started)
-        except BaseException:  # from a signal handler, or because no thread can be started
-            with suppress(LockError):
-                yield self.backend.release, self.backend.arelease, (claim, claim.token)
-            raise
 
     def request(self, claim: Claim, wait: float) -> Call:
         """Return the call whose result is a grant, or None."""

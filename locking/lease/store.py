@@ -62,5 +62,6 @@ class LockStore(LeaseTable):
         return self.backend.break_lock(name)
 
     def close(self) -> None:
-        """Close this process's connections; see `Backend.close`."""
+        """Close this process's connections and end its helper thread; see `Backend.close`."""
+        self.backend.helper.end()
         self.backend.close()

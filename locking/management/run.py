@@ -6,6 +6,7 @@ needs a table, so several machines may run the first `migrate`.
 """
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from locking import policy
 from locking.backends.database.sql import digest
-from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import locks
 
 logger = logging.getLogger("locking")
@@ -94,18 +95,9 @@ def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -
 @contextmanager
 def _lease(name: str, backend: str | None, timeout: float | None) -> Iterator[Callable[[], bool]]:
     """Hold a lock of LOCKS. The block gets a function that returns whether it is held."""
-    lock = locks[backend or policy.current().backend].lock(name)
-    if not lock.acquire(timeout=timeout):
-        raise LockTimeout(f"{name!r} is held by another process.")
-    lease = lock.lease
-    assert lease is not None
-    try:
+    store = locks[backend or policy.current().backend]
+    with store.lock(name, timeout=math.inf if timeout is None else timeout) as lease:
         yield lambda: not lease.lost
-    except BaseException:  # says more than a release of what was lost
-        with suppress(LockError):
-            lock.release()
-        raise
-    lock.release()
 
 
 @contextmanager

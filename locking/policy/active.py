@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from django.db import Error, connections, router
@@ -21,6 +20,7 @@ from locking.exceptions import LockUnavailable
 from locking.fork import after_fork_in_child
 from locking.models import LockPolicy
 from locking.refresh import clock
+from locking.threads import HelperThread
 
 MAX_AGE = 1.0
 """Seconds for which a process may act on the policy that it read."""
@@ -71,26 +71,33 @@ def current(max_age: float | None = None, timeout: float | None = None) -> Polic
     (default READ_TIMEOUT) seconds or did not a moment ago. Without LOCK_POLICY, it is that of the
     first backend, and nothing is read.
     """
-    if not has_policy():
-        return _fixed()
-    return reader.get(
-        MAX_AGE if max_age is None else max_age,
-        READ_TIMEOUT if timeout is None else timeout,
-    )
+    found = _found(max_age)
+    if isinstance(found, Policy):
+        return found
+    timeout = READ_TIMEOUT if timeout is None else timeout
+    try:
+        return found.result(timeout)
+    except TimeoutError:
+        raise _slow(timeout) from None
 
 
 async def acurrent(max_age: float | None = None, timeout: float | None = None) -> Policy:
     """Return the active policy to a task, whose event loop goes on meanwhile; see `current`."""
+    found = _found(max_age)
+    if isinstance(found, Policy):
+        return found
+    timeout = READ_TIMEOUT if timeout is None else timeout
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.wrap_future(found)  # cancelling it does not stop the read
+    except TimeoutError:
+        raise _slow(timeout) from None
+
+
+def _found(max_age: float | None) -> Policy | Future[Policy]:
     if not has_policy():
-        return _fixed()
-    return await reader.aget(
-        MAX_AGE if max_age is None else max_age,
-        READ_TIMEOUT if timeout is None else timeout,
-    )
-
-
-def _fixed() -> Policy:
-    return Policy(backend=policy_settings()["BACKEND"], mode="", epoch=0, read_at=math.inf)
+        return Policy(backend=policy_settings()["BACKEND"], mode="", epoch=0, read_at=math.inf)
+    return reader.get(MAX_AGE if max_age is None else max_age)
 
 
 def _read() -> Policy:
@@ -126,6 +133,7 @@ class _Reader:
     def __init__(self) -> None:
         self._generation = 0
         """Grows when the policy is invalidated, or a read hangs."""
+        self.thread = HelperThread("lock-policy")
         self._start()
         after_fork_in_child(self._start)
 
@@ -136,36 +144,16 @@ class _Reader:
         self._retry_at = self._hangs_at = 0.0
         self._patience = 1
         """READ_TIMEOUTs after which a read counts as hung."""
-        self._calls: SimpleQueue[Callable[[], None] | None] | None = None
-        """What the thread is to do, if there is one; None ends it."""
 
-    def get(self, max_age: float, timeout: float) -> Policy:
-        """Return the policy; after FRESH seconds it is read in the background. See `current`."""
+    def get(self, max_age: float) -> Policy | Future[Policy]:
+        """Return the policy, or the read to wait for. From FRESH seconds on, it is read again."""
         if known := self._younger(min(FRESH, max_age)):
             return known
-        if _in_test_case():
+        if asyncio._get_running_loop() is None and _in_test_case():
             self._known = now = _read()
             return now
         reading = self._request()
-        if known := self._younger(max_age):
-            return known
-        try:
-            return reading.result(timeout)
-        except TimeoutError:
-            raise _slow(timeout) from None
-
-    async def aget(self, max_age: float, timeout: float) -> Policy:
-        """Return the policy to a task; see `get`."""
-        if known := self._younger(min(FRESH, max_age)):
-            return known
-        reading = self._request()
-        if known := self._younger(max_age):
-            return known
-        try:
-            async with asyncio.timeout(timeout):
-                return await asyncio.wrap_future(reading)  # cancelling it does not stop the read
-        except TimeoutError:
-            raise _slow(timeout) from None
+        return self._younger(max_age) or reading
 
     def _younger(self, max_age: float) -> Policy | None:
         known = self._known
@@ -182,27 +170,14 @@ class _Reader:
         with self._guard:
             last, now = self._last, clock()
             if last is not None and not last.done() and now >= self._hangs_at:
-                assert self._calls is not None
-                self._calls.put(None)  # the thread ends if it ever comes back
-                self._calls = None
+                self.thread.end()  # when it comes back, if it ever does
                 self._generation += 1
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
                 last = None
             if last is None or (last.done() and now >= self._retry_at):
                 self._hangs_at = now + self._patience * READ_TIMEOUT
-                self._last = last = self.submit(partial(self._refresh, self._generation))
+                self._last = last = self.thread.submit(partial(self._refresh, self._generation))
             return last
-
-    def submit(self, call: Callable[[], Policy]) -> Future[Policy]:
-        """Run `call` in the thread, after the reads that were asked for before."""
-        if self._calls is None:
-            calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-            threading.Thread(target=_run, args=[calls], name="lock-policy", daemon=True).start()
-            self._calls = calls
-        future = Future[Policy]()
-        future.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
-        self._calls.put(partial(_complete, future, call))
-        return future
 
     def _refresh(self, generation: int) -> Policy:
         try:
@@ -227,19 +202,6 @@ class _Reader:
             if not was_open:
                 raise
             return _read_in_autocommit(connection)  # the server had closed an idle connection
-
-
-def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := calls.get()) is not None:
-        call()
-    connections.close_all()  # those of this thread
-
-
-def _complete(future: Future[Policy], call: Callable[[], Policy]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - raised again in each caller
-        future.set_exception(error)
 
 
 def _slow(timeout: float) -> LockUnavailable:

@@ -59,16 +59,8 @@ class PolicyLock(Lock):
         return max(chosen, key=lambda lease: (not lease.lost, lease.epoch), default=None)
 
     def _lock(self, alias: str) -> StoreLock:
-        """Return the store's lock; its timeout and `cancel_on_loss` are this object's affair."""
-        return locks[alias].lock(
-            self.name,
-            ttl=self.ttl,
-            renew=self.renew,
-            on_lost=self.on_lost,
-            reentrant=self.reentrant,
-            max_hold=self.max_hold,
-            until=self.until,
-        )
+        """Return the store's lock with the same name and options."""
+        return locks[alias].lock(**vars(self))
 
     def grant(self, caller: object, wait: float) -> Steps[Lease | Claim]:
         """Return a new lease, or a claim if none was granted for `wait` seconds.
@@ -115,25 +107,19 @@ def _read_timeout(deadline: float, wait: float) -> float | None:
 
 
 def _keep(lease: Lease, asked: policy.Policy, timeout: float | None) -> Steps[bool]:
-    """Return whether the policy still grants as it did when `asked`; release the lease if not."""
+    """Mark the lease with the policy and return True; release it if another one grants by now."""
     is_kept = False
     try:
-        now = yield _read(None, timeout)
-        is_kept = _is_current(now, asked, lease)
+        now: policy.Policy = yield _read(None, timeout)
+        is_young = clock() - now.read_at < active.MAX_AGE  # the read may have been slow
+        is_kept = is_young and now.epoch == asked.epoch and now.grants(lease.name)
     finally:
-        if not is_kept:
+        if is_kept:
+            lease.epoch, lease.mode = asked.epoch, asked.mode
+        else:
             with suppress(LockError):
                 yield from lease.leave()
     return is_kept
-
-
-def _is_current(now: policy.Policy, asked: policy.Policy, lease: Lease) -> bool:
-    """Return whether the policy still grants as when `asked`, and then mark the lease with it."""
-    is_young = clock() - now.read_at < active.MAX_AGE  # the read may have been slow
-    if not is_young or now.epoch != asked.epoch or not now.grants(lease.name):
-        return False
-    lease.epoch, lease.mode = asked.epoch, asked.mode
-    return True
 
 
 lock = PolicyLock

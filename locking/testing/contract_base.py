@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -18,12 +18,8 @@ from locking.testing.process import OtherProcess
 
 Test = TypeVar("Test", bound=Callable[..., object])
 Another = Callable[[], OtherProcess]
-
-
-class Open(Protocol):
-    """Opens the store of the driver as another process would, directly or through its proxy."""
-
-    def __call__(self, *, far: bool = False) -> LockStore: ...
+Open = Callable[..., LockStore]
+"""Opens the store of the driver as another process would; with `far`, through its proxy."""
 
 
 def needs(declared: Callable[[Capabilities], bool], hook: str = "") -> Callable[[Test], Test]:

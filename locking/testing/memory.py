@@ -13,12 +13,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from django.test.utils import override_settings
 
 from locking.backends.options import Option
 from locking.backends.process import ProcessBackend
-from locking.claims import Claim, Grant, Held
+from locking.claims import Claim, Held
 from locking.conf import lock_settings
 from locking.exceptions import LockLost, LockMisuse
 from locking.handler import locks
@@ -65,23 +66,14 @@ class InMemoryBackend(ProcessBackend):
         self.elsewhere: set[str] = set()
         """Names that `held_elsewhere` holds."""
 
-    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Acquire the lock, or join the queue."""
+    def _join(self, claim: Claim, timeout: float) -> Any:
+        """Do not wait for a holder that only this thread could end."""
         self._ends[claim.owner] = self.clock.now + claim.ttl
-        return super().acquire(claim, self._wait(claim, timeout))
-
-    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Acquire the lock, or join the queue as a task."""
-        self._ends[claim.owner] = self.clock.now + claim.ttl
-        return await super().aacquire(claim, self._wait(claim, timeout))
-
-    def _wait(self, claim: Claim, timeout: float) -> float:
-        """Return the seconds to wait: none for a holder that only this thread could end."""
-        if claim.name not in self.elsewhere:
-            return timeout
-        if timeout == math.inf:
-            raise LockMisuse(f"{claim.name!r} is held elsewhere: this wait would never end.")
-        return 0.0
+        if claim.name in self.elsewhere:
+            if timeout == math.inf:
+                raise LockMisuse(f"{claim.name!r} is held elsewhere: this wait would never end.")
+            timeout = 0.0
+        return super()._join(claim, timeout)
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Move the end on the virtual clock; in real time a lease never ends."""

@@ -1,5 +1,6 @@
 """Pages of one sale in the admin: its report, the export of its orders and its packing list."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -33,6 +34,8 @@ LATEST = 10
 PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 """Permissions to see the customers of a sale."""
 SHIP = "shop.change_deliveryaddress"
+PRINTED = re.compile("([0-9]{1,18})-([0-9]{1,9})")
+"""An order's number in the database and the revision of its address."""
 
 
 class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -139,11 +142,10 @@ class SalePages(PageActions):
     def _ship(self, request: HttpRequest, sale: Sale) -> HttpResponse:
         if not request.user.has_perm(SHIP):
             raise PermissionDenied
-        try:
-            pairs = (one.split("-") for one in request.POST.getlist("printed"))
-            printed = {int(order): int(revision) for order, revision in pairs}
-        except ValueError:
-            raise BadInput from None
+        sent = [PRINTED.fullmatch(one) for one in request.POST.getlist("printed")]
+        printed = {int(one[1]): int(one[2]) for one in sent if one}
+        if None in sent:
+            raise BadInput
         count = mark_shipped(sale=sale, printed=printed)
         if count:
             text = ngettext(

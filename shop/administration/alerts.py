@@ -53,7 +53,8 @@ CLOCK = _gauge(
 )
 
 CLOCK_NOW = {
-    "mysql": "SELECT UNIX_TIMESTAMP(NOW(6))",
+    # Not UNIX_TIMESTAMP(NOW(6)), which the hour after daylight saving time makes ambiguous.
+    "mysql": "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     "postgresql": "SELECT EXTRACT(EPOCH FROM clock_timestamp())",
 }
 MEASURE_INTERVAL = 5.0

@@ -65,8 +65,8 @@ def _refunded(now: datetime, since: datetime) -> QuerySet[Payment]:
 
 
 def _opening(now: datetime, since: datetime) -> QuerySet[Reminder]:
-    until = now + OPENING_LEAD
-    return Reminder.objects.filter(sale__opens_at__gt=now, sale__opens_at__lte=until)
+    soon = {"sale__opens_at__gt": now, "sale__opens_at__lte": now + OPENING_LEAD}
+    return Reminder.objects.filter(sale__product__is_listed=True, **soon)
 
 
 def _resets(now: datetime, since: datetime) -> QuerySet[Message]:

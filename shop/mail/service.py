@@ -51,8 +51,7 @@ def request_reset(*, customer: User) -> None:
 
 def remind(*, sale: Sale, customer: User) -> None:
     """Write to the customer when the sale is about to open, and at their next turn to buy."""
-    earlier = Message.objects.filter(kind="turn", about=sale.pk, customer=customer)
-    earlier.exclude(state__in=(State.WAITING, State.SENDING)).delete()
+    _earlier_turns(sale, customer).delete()
     Reminder.objects.get_or_create(sale=sale, customer=customer)
 
 
@@ -62,8 +61,14 @@ def remind_again(*, sale: Sale) -> None:
 
 
 def has_reminder(*, sale: Sale, customer: User) -> bool:
-    """Return True if the customer has a reminder of the sale."""
-    return Reminder.objects.filter(sale=sale, customer=customer).exists()
+    """Return True if the customer has a reminder of the sale that an earlier turn did not use."""
+    has_asked = Reminder.objects.filter(sale=sale, customer=customer).exists()
+    return has_asked and not _earlier_turns(sale, customer).exists()
+
+
+def _earlier_turns(sale: Sale, customer: User) -> QuerySet[Message]:
+    turns = Message.objects.filter(kind="turn", about=sale.pk, customer=customer)
+    return turns.exclude(state__in=(State.WAITING, State.SENDING))
 
 
 def delete_old_mail() -> None:
@@ -90,7 +95,8 @@ def send_mail() -> int:
 
 
 def _waiting() -> QuerySet[Message]:
-    return Message.objects.filter(state=State.WAITING, due_at__lte=timezone.now())
+    due = Message.objects.filter(state=State.WAITING, due_at__lte=timezone.now())
+    return due.filter(kind__in=list(kinds))  # an application may have been removed
 
 
 def _find_due(most: int) -> None:

@@ -126,13 +126,14 @@ def is_returnable(*, order: Order, address: DeliveryAddress | None) -> bool:
     """Return True if its customer may return it: paid online, not shipped, during its sale."""
     is_shipped = bool(address and address.shipped_at)
     is_on_sale = timezone.now() < order.sale.closes_at  # afterwards the units could not be sold
-    return can_pay() and order.status == Order.Status.PAID and is_on_sale and not is_shipped
+    if not can_pay() or order.status != Order.Status.PAID or is_shipped or not is_on_sale:
+        return False
+    return not order.payments.filter(status=Status.APPROVED, provider_id="").exists()
 
 
 def return_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     """Refund an order for its customer. Raise InvalidTransition unless it is returnable."""
-    outside = order.payments.filter(status=Status.APPROVED, provider_id="")
-    if not is_returnable(order=order, address=address_of(order=order)) or outside.exists():
+    if not is_returnable(order=order, address=address_of(order=order)):
         raise InvalidTransition(NOT_RETURNABLE)
     try:
         refund_order(order=order, also=also)

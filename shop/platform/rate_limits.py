@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from functools import cache
+from ipaddress import IPv6Address, IPv6Network
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -81,10 +82,16 @@ def address_of(request: HttpRequest) -> str:
     """Return the client's address, as far as our own proxies can tell.
 
     Each of the PROXY_HOPS proxies appends the address that it saw to X-Forwarded-For; entries
-    further left were sent by the client and may be forged.
+    further left were sent by the client and may be forged. Of IPv6 it is the network of 64 bits,
+    which one customer has as a whole.
     """
+    address = str(request.META.get("REMOTE_ADDR", ""))
     if settings.PROXY_HOPS:
         seen = request.headers.get("X-Forwarded-For", "").split(",")
         if len(seen) >= settings.PROXY_HOPS:
-            return str(seen[-settings.PROXY_HOPS]).strip()[:45]
-    return str(request.META.get("REMOTE_ADDR", ""))
+            address = str(seen[-settings.PROXY_HOPS]).strip()[:45]
+    try:
+        known = IPv6Address(address)
+    except ValueError:
+        return address
+    return address if known.ipv4_mapped else str(IPv6Network((known, 64), strict=False))

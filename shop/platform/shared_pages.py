@@ -56,7 +56,7 @@ shared_pages = [
     SharedPage(re.compile("/live/"), re.compile(r"layout=[0-9a-f]{1,8}"), is_for_all=True),
     SharedPage(
         re.compile(r"/sales/[-\w]+/stock/", re.ASCII),
-        re.compile(r"phase=[a-z_]{1,10}&price=[0-9.]{1,20}"),
+        re.compile(r"phase=[a-z_]{1,10}&price=[0-9.]{1,20}&opens=[0-9]{1,10}"),
         is_for_all=True,
     ),
 ]

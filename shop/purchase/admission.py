@@ -3,7 +3,6 @@
 Nothing here guards the stock: a purchase checks everything again where it writes.
 """
 
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from django.conf import settings
@@ -63,12 +62,9 @@ def cached_sale(*, slug: str) -> Sale:
     For admission only. Each process reads the row at most twenty times a second, and the units of a
     queued sale as often.
     """
-    return _sales.get(slug, partial(_read_sale, slug), fresh=FRESH, max_age=MAX_AGE)
-
-
-def _read_sale(slug: str) -> Sale:
-    sale = sale_for_purchase(slug=slug)
-    return with_left(sale) if sale.is_queued else sale
+    return _sales.get(
+        slug, lambda: with_left(sale_for_purchase(slug=slug)), fresh=FRESH, max_age=MAX_AGE
+    )
 
 
 def admit(wanted: PurchaseRequest) -> None:

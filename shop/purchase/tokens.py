@@ -51,13 +51,10 @@ class PurchaseToken(NamedTuple):
     """Hint: the customer had no order in this sale when the token was issued."""
 
 
-def issue(
-    *, customer_id: int, sale_id: int, key: str, session: str, is_first: bool
-) -> tuple[str, int]:
-    """Return a token and the Unix time of its expiry; `session` is the session cookie's value."""
+def issue(*, customer_id: int, sale_id: int, key: str, session: str, is_first: bool) -> str:
+    """Return a token; `session` is the session cookie's value."""
     expires = int(time.time()) + settings.PURCHASE_TOKEN_SECONDS
-    content = f"{customer_id}.{sale_id}.{is_first:d}.{expires}"
-    return _signer(key, session).sign(content), expires
+    return _signer(key, session).sign(f"{customer_id}.{sale_id}.{is_first:d}.{expires}")
 
 
 def read(text: str, *, key: str, session: str) -> PurchaseToken | None:

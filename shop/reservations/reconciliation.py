@@ -108,18 +108,22 @@ def _load(sale: Sale) -> None:
 
 
 def _fill(sale: Sale) -> None:
-    """Replace the sale's generation, unless another process does; keep its unwritten entries."""
+    """Replace the sale's generation, unless another process does; keep its unwritten entries.
+
+    The row names the new generation once it has them: a load that is interrupted loses none.
+    """
     old = copy(sale)
     sale.generation = 1 + secrets.randbelow(2**31 - 1)
     store.create(sale=sale)
-    current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
-    if not current.update(generation=sale.generation):
-        return
-    reach("queued.filling")
     _mirror(sale, *_read_ledger(sale))
     store.close(sale=old)
     for entry in store.entries(sale=old):
         store.reserve(sale=sale, entry=entry, limit=None)
+    current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
+    if not current.update(generation=sale.generation):
+        store.delete(sale=sale)
+        return
+    reach("queued.filling")
     store.set_stock(sale=sale, quantity=sale.stock.quantity)
     store.expire_at(sale=sale, until=_end_of(sale))
     store.delete(sale=old)

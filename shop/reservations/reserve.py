@@ -105,7 +105,11 @@ def reservation_status(*, customer_id: int, token: str) -> ReservationStatus:
 
     While Redis is unavailable, a reservation that the database has not decided is waiting.
     """
-    wanted = _read_token(customer_id, token)
+    try:
+        number, *rest = _signer(customer_id).unsign_object(token)
+    except BadSignature:
+        raise NotFound from None
+    wanted = Queued(number, customer_id, *rest)
     # Each poll comes here: what only the page shows is read with the page.
     sale = Sale.objects.only("slug", "generation", "product").filter(pk=wanted.sale_id).first()
     if sale is None:
@@ -138,14 +142,6 @@ def _status_of(sale: Sale, number: str) -> str:
         if decided := decided_in(sale=sale, numbers=[number]):
             return decided[number].outcome
     return "waiting"
-
-
-def _read_token(customer_id: int, token: str) -> Queued:
-    try:
-        number, sale_id, quantity, key = _signer(customer_id).unsign_object(token)
-    except BadSignature:
-        raise NotFound from None
-    return Queued(number, customer_id, sale_id, quantity, key)
 
 
 def _signer(customer_id: int) -> Signer:

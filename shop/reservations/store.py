@@ -260,15 +260,12 @@ def memory_ratio() -> float:
 
     Of REDIS_URL and QUEUE_REDIS_URL, the greater one. Of a Cluster, one node is asked.
     """
-    return max(
-        _memory_ratio(Address(url, "")) for url in {settings.REDIS_URL, settings.QUEUE_REDIS_URL}
-    )
-
-
-def _memory_ratio(at: Address) -> float:
-    info = _info("memory", at)
-    limit = int(info["maxmemory"]) or int(info["total_system_memory"])
-    return int(info["used_memory"]) / limit
+    ratios = []
+    for url in {settings.REDIS_URL, settings.QUEUE_REDIS_URL}:
+        info = _info("memory", Address(url, ""))
+        limit = int(info["maxmemory"]) or int(info["total_system_memory"])
+        ratios.append(int(info["used_memory"]) / limit)
+    return max(ratios)
 
 
 def run_id(*, sale: Sale) -> str:

@@ -319,7 +319,6 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "shop.platform.staticfiles.Storage"},
 }
-WHITENOISE_USE_FINDERS = DEBUG
 
 MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may wait for the lock of one sale while it is not granted; keep it

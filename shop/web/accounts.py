@@ -157,9 +157,8 @@ class SignUp(views.RedirectURLMixin, FormView):  # type: ignore[type-arg]
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         """Add the challenge of the form; after an error, the one that was sent with it."""
         sent = self.request.POST.get(proof_of_work.CHALLENGE, "")
-        return super().get_context_data(
-            **{"proof": proof_of_work.offer(SIGN_UP, sent=sent), **context}
-        )
+        added = {"proof": proof_of_work.offer(SIGN_UP, sent=sent), "next": self.get_redirect_url()}
+        return super().get_context_data(**{**added, **context})
 
     def form_invalid(self, form: forms.SignUpForm) -> HttpResponse:
         """Show the form again with its errors."""

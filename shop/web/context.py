@@ -43,11 +43,10 @@ def _time_to_pay(request: HttpRequest) -> dict[str, int] | None:
 
     A form's response shows none, so that a refused purchase does not cost a query.
     """
-    if request.method != "GET" or current_deadline().is_over or not request.user.is_authenticated:
+    if request.method != "GET" or not can_pay() or current_deadline().is_over:
         return None
-    if not can_pay():
-        return None
-    return time_to_pay(next_deadline(customer=request.user))
+    user = request.user
+    return time_to_pay(next_deadline(customer=user)) if user.is_authenticated else None
 
 
 def time_to_pay(pay_by: datetime | None) -> dict[str, int] | None:

@@ -112,6 +112,12 @@ class ProfileForm(ModelForm):  # type: ignore[type-arg]
             self.add_error("old_password", ValidationError(why, code="password_incorrect"))
         return sent
 
+    def save(self, commit: bool = True) -> User:
+        """Save these fields alone: meanwhile staff may have closed the account, for example."""
+        user: User = self.instance
+        user.save(update_fields=self.Meta.fields)
+        return user
+
 
 class SwitchForm(admin.SwitchForm):
     """The form of the admin; here the step is a button."""

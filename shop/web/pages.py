@@ -123,7 +123,7 @@ def sale(request: HttpRequest, slug: str) -> HttpResponse:
 
 @live_page
 def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
-    """Render the stock bar, which the page polls; reload a page of another phase or price.
+    """Render the stock bar, which the page polls; reload a page of another phase or offer.
 
     At the opening the page is not reloaded, which would load the server: shop.js enables the form.
     """
@@ -132,8 +132,11 @@ def sale_stock(request: HttpRequest, slug: str) -> HttpResponse:
     response = render(request, "shop/_stock.html", context)
     response["X-Poll"] = str(context["poll_ms"])
     change = request.GET.get("phase"), context["phase"]
-    is_repriced = request.GET.get("price", str(seen.sale.price)) != str(seen.sale.price)
-    if is_repriced or (change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN)):
+    offer = {"price": str(seen.sale.price)}
+    if context["phase"] == Sale.Phase.BEFORE:
+        offer["opens"] = str(int(seen.sale.opens_at.timestamp()))
+    is_corrected = any(request.GET.get(name, value) != value for name, value in offer.items())
+    if is_corrected or (change[0] != change[1] and change != (Sale.Phase.BEFORE, Sale.Phase.OPEN)):
         response["HX-Refresh"] = "true"
     return response
 
@@ -179,7 +182,7 @@ def purchase_token(request: HttpRequest, sale: Sale, key: str, *, is_first: bool
     """Return the context of the purchase token of a signed-in customer's form."""
     if not request.user.is_authenticated:
         return {}
-    token, _expires = tokens.issue(
+    token = tokens.issue(
         customer_id=request.user.pk,
         sale_id=sale.pk,
         key=key,

@@ -25,7 +25,7 @@ def start(request: CustomerRequest, number: str) -> HttpResponse:
     """Start the payment, or continue an open one: 201 with JSON, or 303 to its page."""
     order = get_order(customer=request.user, number=number)
     try:
-        rate_limits.count(PAYMENT_LIMIT, "start", number)
+        rate_limits.count(PAYMENT_LIMIT, "start", order.number)  # MariaDB ignores case
         url = reverse("payment-page", args=[start_payment(order=order).reference])
     except ShopError as error:
         return refused(request, number, error)
@@ -37,7 +37,7 @@ def page(request: CustomerRequest, reference: str) -> HttpResponse:
     """Let the customer pay; once the provider says that it is decided, go back to the order."""
     payment = get_payment(customer=request.user, reference=reference)
     if payment.is_open:
-        rate_limits.count(PAYMENT_LIMIT, "payment", reference)
+        rate_limits.count(PAYMENT_LIMIT, "payment", payment.reference)
     context = ask_provider(payment=payment).page if payment.is_open else {}
     if not payment.is_open or not payment.order.is_payable:
         return redirect(payment.order)

@@ -19,6 +19,7 @@ from devservers.faults.waiting import until
 from locking import locks
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.lock_worker import Forked
+from tests.locking.scripted import PATH, unavailable
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = int(os.environ.get("RUN_PROCESSES", "2"))
@@ -130,6 +131,16 @@ def test_exit_code_is_the_programs(command, options, code, told, capfd) -> None:
     assert told or ended.value.code == code
     assert (command[0] in capfd.readouterr().err) == (code in (126, 127))
     assert not locks["redis"].lock("codes").locked()
+
+
+def test_release_without_a_reply_leaves_the_exit_code_of_the_program(settings, caplog) -> None:
+    """69 says that the program was not started."""
+    settings.LOCKS = {"scripted": {"BACKEND": PATH}}
+    locks["scripted"].backend.then("release", unavailable)
+    with pytest.raises(SystemExit) as ended:
+        call_command("locks", "run", "codes", "--backend=scripted", "--", "sh", "-c", "exit 3")
+    assert ended.value.code == 3
+    assert "not released: no reply" in caplog.text
 
 
 def test_unreachable_database_runs_nothing(tmp_path) -> None:

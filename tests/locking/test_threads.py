@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from devservers.faults.waiting import WAIT_TIMEOUT
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.threads import HelperThread
+from tests.locking.scripted import scripted
 
 
 def test_call_of_a_cancelled_task_is_finished_and_the_thread_goes_on() -> None:
@@ -45,3 +46,18 @@ def test_thread_survives_a_loop_that_ends_before_the_reply() -> None:
     asyncio.run(leave())
     go.set()
     assert helper.submit(lambda: "next").result(WAIT_TIMEOUT) == "next"
+
+
+def test_closed_store_leaves_no_thread_behind() -> None:
+    store, before = scripted(), set(threading.enumerate())
+
+    async def use() -> None:
+        async with store.lock("a"):
+            pass
+
+    for _ in range(2):  # the second time, it starts another one
+        asyncio.run(use())
+        started = set(threading.enumerate()) - before
+        (helper,) = [one for one in started if one.name == "lock-helper-scripted"]
+        store.close()
+        until(lambda one=helper: not one.is_alive(), "the end of the thread")

@@ -160,7 +160,9 @@ def test_packing_list_has_paid_orders_and_marks_what_it_shows(amy, sold_out) -> 
     done = amy.post(page_of(sold_out, "packing/"), {"printed": [*printed, f"{paid[0].pk}-1"]})
     assert "1 order is marked as shipped. 1 order was not marked" in messages(done)
     assert DeliveryAddress.objects.exclude(shipped_at=None).get().order == paid[1]
-    assert amy.post(page_of(sold_out, "packing/"), {"printed": "1"}).status_code == 400
+    for malformed in ("1", "1-x", f"{'9' * 30}-1", f"1-{'9' * 30}"):
+        sent = {"printed": malformed}
+        assert amy.post(page_of(sold_out, "packing/"), sent).status_code == 400
 
 
 def test_personal_data_needs_permissions(sold_out) -> None:

@@ -8,7 +8,9 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from inventory.models import Product
 from shop.models import User
+from shop.purchase import admission
 from tests.shop.conftest import amy, in_force
 from tests.shop.making import a_customer, a_sale, signed_in
 from tests.waiting_room.rooms import a_room
@@ -72,6 +74,11 @@ def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
     assert f"/admin/waiting_room/room/add/?sale={without.pk}" in page
+    Product.objects.update(is_listed=False)
+    admission.clear()
+    service.clear()
+    hidden = amy.get(f"/admin/shop/sale/{room.sale.pk}/change/")
+    assert (hidden.status_code, "People admitted" in hidden.text) == (200, False)
 
 
 def test_pause_and_resume(amy: Client) -> None:

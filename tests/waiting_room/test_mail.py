@@ -91,6 +91,18 @@ def test_every_request_leads_to_a_message(state: str) -> None:
     assert [send_mail(), send_mail()] == [0 if state == Message.State.SENDING else 1, 0]
 
 
+@pytest.mark.parametrize("state", Message.State)
+def test_page_offers_another_message_after_that_of_an_earlier_turn(state: str) -> None:
+    room, person = a_room(opens_in=600), a_person(1)
+    service.join(sale=room.sale, customer_id=person.pk)
+    remind(sale=room.sale, customer=person)
+    Message.objects.create(kind="turn", about=room.sale_id, customer=person, state=state)
+    page = signed_in(person).get(f"/sales/{room.sale.slug}/room/").text
+    was_told = state in (Message.State.SENT, Message.State.FAILED)
+    assert ("Email me" in page) == was_told
+    assert ("We'll email you when it's your turn." in page) != was_told
+
+
 def lose(room: Room) -> None:
     store.delete(room=room)
 

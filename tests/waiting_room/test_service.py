@@ -9,7 +9,7 @@ from django.contrib.admin.models import LogEntry
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from inventory.models import Stock
+from inventory.models import Product, Stock
 from shop.errors import BadInput, ServiceUnavailable
 from shop.models import User
 from shop.purchase import admission
@@ -59,6 +59,17 @@ def test_people_are_admitted_although_no_one_looks() -> None:
     assert store.having_turn(room=room, of=people) == []
     tasks.admit()
     until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
+
+
+def test_hidden_product_delays_no_other_room() -> None:
+    hidden, room = (a_room(opens_in=600, inlet=60_000) for _ in range(2))
+    join(sale=room.sale, customer_id=1)
+    for one in (hidden, room):
+        open_now(one.sale)
+    Product.objects.filter(pk=hidden.sale.product_id).update(is_listed=False)
+    admission.clear()
+    room.refresh_from_db()
+    until(lambda: tasks.admit() or store.having_turn(room=room, of=[1]), "the turn")
 
 
 def test_simulated_customers_fill_the_room_of_the_demo() -> None:

@@ -42,7 +42,7 @@ class Buyer:
         `attempt` 1 tells the shop that the buyer has not sent it before.
         """
         key = key or f"{sale.slug}-{self.user.pk}"
-        token, _ = tokens.issue(
+        token = tokens.issue(
             customer_id=self.user.pk,
             sale_id=sale.pk,
             key=key,

@@ -48,7 +48,6 @@ class DatabaseLocks(Backend, Generic[S]):
 
     def reset_after_fork(self) -> None:
         """Abandon the parent's sessions before the last reference to them is dropped."""
-        super().reset_after_fork()
         self.pool.reset_after_fork()
         self.pinned = {}
 

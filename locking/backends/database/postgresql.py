@@ -23,7 +23,6 @@ from locking.exceptions import LockMisuse, LockUnavailable
 
 ROW_LOCK_MS = 1000
 """Milliseconds that a statement waits for a row that another transaction has locked."""
-LONGEST_WAIT_MS = 2**31 - 1
 PREPARE_AFTER = 5
 """Uses of a statement after which a session prepares it; waits are not worth it."""
 # Since PostgreSQL 14, a waiter whose client was killed leaves the queue within a second, and a
@@ -156,7 +155,7 @@ class PostgreSQLSession(UserLockSession):
     def get_lock(self, claim: Claim, name: str, seconds: float, value: str = "1") -> Any:
         """Wait for an advisory lock."""
         # Rounded up: after a wait that ends early, the waiter would send another one.
-        ms = max(1, math.ceil(min(seconds * 1000, LONGEST_WAIT_MS)))
+        ms = max(1, math.ceil(seconds * 1000))
         wanted = {"ms": ms, "key": self.key(name)}
         try:
             with self.interruptible(claim):

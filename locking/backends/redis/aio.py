@@ -12,6 +12,7 @@ import math
 import time
 from asyncio import AbstractEventLoop
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import hiredis
@@ -22,6 +23,7 @@ from locking.backends.redis.requests import RedisRequests
 from locking.backends.redis.scripts import MAX_SLEEP, RECHECK_DELAY
 from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
+from locking.fork import after_fork_in_child
 
 MAX_REQUESTS = 16
 """Requests of waiting tasks in the helper thread's queue: one takes more memory than a waiter."""
@@ -130,7 +132,8 @@ class Inbox:
             self._loop.remove_reader(connection.fileno())
             connection.close()
         for waiter in list(self._by_owner.values()):
-            waiter.wake()
+            with suppress(RuntimeError):  # its task was left in an event loop that is closed
+                waiter.wake()
 
     def add(self, waiter: Waiter) -> None:
         """Let messages and rechecks find the waiter."""
@@ -191,6 +194,7 @@ class AsyncRedis:
         self._backend = backend
         self.inboxes: dict[AbstractEventLoop, Inbox] = {}
         """By event loop, until another loop starts after its end."""
+        after_fork_in_child(self.reset)
 
     def reset(self) -> None:
         """Forget the parent's connections in a forked child; the pool abandons them."""

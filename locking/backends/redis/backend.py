@@ -65,11 +65,6 @@ class RedisBackend(RedisRequests):
         super().__init__(alias, **settings)
         self._aio = AsyncRedis(self)
 
-    def reset_after_fork(self) -> None:
-        """Replace a lock that another thread of the parent may have held."""
-        super().reset_after_fork()
-        self._aio.reset()
-
     def close(self) -> None:
         """Close the idle connections, and those of event loops."""
         self._aio.close()

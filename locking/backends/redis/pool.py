@@ -99,8 +99,7 @@ class ConnectionPool(IdlePool[Connection]):
 
     def get(self) -> Connection:
         """Return an idle connection that is still open, or a new one."""
-        if self._breaker.is_open:
-            self.raise_if_open()
+        self.raise_if_open()
         return self.take() or self.open()
 
     def give(self, connection: Connection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,6 +32,7 @@ from locking.backends.redis.scripts import (
 from locking.backends.redis.server_check import server_problem
 from locking.claims import Claim, Grant, Held, other_slots
 from locking.exceptions import LockError, LockUnavailable
+from locking.fork import ForkSafeLock
 from locking.names import SHARED
 
 
@@ -78,11 +78,7 @@ class RedisRequests(Backend):
         # A node of a Cluster publishes a grant even to waiters that it takes for unconnected.
         self._asks_again = self._is_cluster or self._replicas > 0
         self._floor = 0
-        self._guard = threading.Lock()
-
-    def reset_after_fork(self) -> None:
-        """Replace a lock that another thread of the parent may have held."""
-        self._guard = threading.Lock()
+        self._guard = ForkSafeLock()
 
     def raise_token_floor(self, name: str, token: int) -> None:
         """Keep this process's tokens above `token`, even if Redis has lost its data."""
@@ -139,9 +135,9 @@ class RedisRequests(Backend):
         """Ask for the lock and, with an entry, for a place in the queue."""
         sent = time.monotonic()
         undo = partial(self.packed_release, claim, entry)
-        connection, reply = self._ask(
-            connection, TAKE, claim, *self.take_args(claim, entry), undo=undo
-        )
+        args = self.ticks(), milliseconds(claim.ttl), entry
+        slots = () if claim.slots is None else (str(claim.slots),)
+        connection, reply = self._ask(connection, TAKE, claim, *args, *slots, undo=undo)
         token, left, ticks, place, is_new, *holder = reply
         grant, ends = None, sent + left / 1000
         if token:
@@ -192,11 +188,6 @@ class RedisRequests(Backend):
         """Return the claim's entry in the queue; a grant is published to `channel`."""
         entry = f"{channel} {milliseconds(claim.ttl)} {self.ticks()} {claim.owner}"
         return entry if claim.slots is None else f"{entry} {claim.slots}"
-
-    def take_args(self, claim: Claim, entry: str) -> tuple[str, ...]:
-        """Return the arguments of TAKE after the owner."""
-        args = self.ticks(), milliseconds(claim.ttl), entry
-        return args if claim.slots is None else (*args, str(claim.slots))
 
     def grant_of_message(self, claim: Claim, message: str, asked: Asked) -> Grant | None:
         """Return the grant that was published in "token ticks owner".

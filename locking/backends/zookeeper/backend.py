@@ -324,7 +324,6 @@ class ZooKeeperBackend(Backend):
 
     def reset_after_fork(self) -> None:
         """Abandon the parent's session."""
-        super().reset_after_fork()
         session, self.session = self.session, None
         self._opening, self._fails_fast = threading.Lock(), False
         if session is not None:

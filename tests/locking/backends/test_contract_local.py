@@ -1,14 +1,18 @@
 """The contract, run by the backends that need no server."""
 
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from locking.backends import clock_tokens
-from locking.testing.calls import WAIT_TIMEOUT, passes_in_child
+from locking.backends.process import ProcessBackend
+from locking.lease import LockStore
+from locking.testing.calls import WAIT_TIMEOUT, passes_in_child, until
 from tests.locking.backends.contract import Contract
 
 
@@ -46,3 +50,45 @@ def test_child_forked_while_a_token_is_made_can_make_tokens(
         assert in_lock.wait(WAIT_TIMEOUT)
         assert passes_in_child(make)
         go.set()
+
+
+@pytest.mark.parametrize(
+    ("step", "is_held"),
+    [("_join", False), ("_join", True), ("_withdraw", True)],
+    ids=["grant", "start of the wait", "grant after a wait"],
+)
+def test_interrupt_at_the_moment_of_a_grant_or_wait_leaves_no_trace(
+    process: LockStore, step: str, is_held: bool
+) -> None:
+    """A signal handler raises; without a lease that ends, the lock would stay held for ever."""
+    code = getattr(ProcessBackend, step).__code__
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is code and event == "return":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    def hold() -> None:
+        with process.lock("a"):
+            holding.set()
+            if step == "_withdraw":
+                until(lambda: process.inspect()[0].waiters == 1, "the wait")
+            else:
+                interrupted.wait(WAIT_TIMEOUT)
+
+    holding, interrupted, before = threading.Event(), threading.Event(), sys.gettrace()
+    with ThreadPoolExecutor(1) as pool:
+        if is_held:
+            holder = pool.submit(hold)
+            assert holding.wait(WAIT_TIMEOUT)
+        try:
+            sys.settrace(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                process.lock("a").acquire(timeout=WAIT_TIMEOUT)
+        finally:
+            sys.settrace(before)
+            interrupted.set()
+        if is_held:
+            holder.result(WAIT_TIMEOUT)
+    assert not process.inspect()

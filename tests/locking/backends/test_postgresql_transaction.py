@@ -49,6 +49,13 @@ class TransactionCommands:
             raise ZeroDivisionError
         return {"ok": True, "held": [held.name for held in self.backend.inspect()]}
 
+    def lock_in_read_only(self, name: str) -> dict[str, Any]:
+        """Acquire in a transaction that cannot make a token, as on a standby."""
+        self.stack.enter_context(transaction.atomic())
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION READ ONLY")
+        return self.lock(name, 5, begin=False)
+
     def settings(self) -> dict[str, Any]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT current_setting('lock_timeout')")
@@ -148,6 +155,11 @@ def test_savepoint_that_is_rolled_back_frees_the_lock(start: Start) -> None:
     first, second = start(), start()
     assert first.call("lock_in_savepoint", name="inner") == {"ok": True, "held": []}
     assert second.call("lock", name="inner", timeout=0)["ok"]
+
+
+def test_server_that_refuses_the_token_is_unavailable(start: Start) -> None:
+    reply = start().call("lock_in_read_only", name="read-only")
+    assert (reply["error"], "read-only" in reply["message"]) == ("LockUnavailable", True)
 
 
 def test_use_without_a_transaction_or_until_is_refused(start: Start) -> None:

@@ -140,6 +140,20 @@ def test_retry_keeps_the_key(job: Job, worker: Worker) -> None:
     job.wait_until_free()
 
 
+@pytest.mark.parametrize("job", [unique_app.hurried], indirect=True)
+def test_retry_that_arrives_before_the_key_is_handed_over_runs(job: Job) -> None:
+    first, sent, again = job.send(), f"{job.gate}-sent", f"{job.gate}-again"
+    job.wait_for_start()
+    job.open()
+    job.wait_for_start(sent)
+    (name,) = [one.name for one in locks["redis"].inspect() if one.name.endswith(job.key)]
+    until(lambda: locks["redis"].backend.holders(name)[0].waiters, "its wait", seconds=TIMEOUT)
+    job.open(sent)
+    assert job.wait_for_start(again)["id"] == first
+    job.open(again)
+    job.wait_until_free()
+
+
 @pytest.fixture
 def deliver_again(job: Job) -> Iterator[Callable[[], None]]:
     """Deliver the job's first message once more, as a broker does without an acknowledgment."""

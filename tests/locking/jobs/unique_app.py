@@ -64,3 +64,15 @@ def again(self: Any, gate: str) -> None:
     wait_at(self, gate)
     if not self.request.retries:
         raise self.retry(countdown=2, args=[f"{gate}-again"])
+
+
+@app.task(shared=False, bind=True, name="hurried", max_retries=1)
+@unique_task
+def hurried(self: Any, gate: str) -> None:
+    """Send the retry some time before the key is handed over to it."""
+    wait_at(self, gate)
+    if not self.request.retries:
+        try:
+            self.retry(countdown=0, args=[f"{gate}-again"])
+        finally:
+            wait_at(self, f"{gate}-sent")

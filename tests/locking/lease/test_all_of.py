@@ -152,3 +152,31 @@ def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
     with within(WAIT_TIMEOUT), pytest.raises(LockLost):
         asyncio.run(main())
     assert not backend.inspect()
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+def test_cancellation_during_one_release_leaves_no_other_lock_held(is_granted: bool) -> None:
+    """At the end of the block, or after a wait without a grant; the task goes on."""
+    backend = scripted()
+    requested, reply = threading.Event(), threading.Event()
+    backend.backend.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    held = backend.lock("c", ttl=60)
+    names = ["a", "b"] if is_granted else ["a", "b", "c"]
+
+    async def work() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            async with backend.all_of(names, timeout=0.05):
+                assert is_granted
+        assert {name for name, _ in backend.held} == {"c"}
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        task.cancel()
+        await asyncio.sleep(0)
+        reply.set()
+        await task
+
+    with held:
+        asyncio.run(main())
+        assert [one.name for one in backend.inspect()] == ["c"]

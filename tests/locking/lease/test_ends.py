@@ -1,10 +1,12 @@
 """How a hold ends besides its release: with a transaction, a request, or the loss of the lease."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 import pytest
+from asgiref.sync import sync_to_async
 from celery.signals import task_postrun, task_prerun
 from django.core.signals import request_finished, request_started
 from django.db import transaction
@@ -13,6 +15,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse, locks
 from locking.jobs import tasks
 from locking.lease import State
+from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 assert tasks  # connects the signals
@@ -139,3 +142,70 @@ def test_cancellation_from_outside_is_not_taken_for_a_loss(backend, is_at_the_en
 
     asyncio.run(main())
     assert not backend.held
+
+
+@pytest.mark.parametrize("lease_is_lost", [False, True])
+def test_interrupted_release_leaves_a_lease_that_is_not_held(backend, lease_is_lost: bool) -> None:
+    """Whether the store freed the lock is not known."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    backend.backend.then("release", interrupt)
+    lease = acquired(backend.lock("a"))
+    if lease_is_lost:
+        lease.claim.deadline = 0.0
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    assert lease.state is (State.LOST if lease_is_lost else State.UNCONFIRMED)
+    assert lease.lost is lease_is_lost
+    with pytest.raises(LockLost):
+        lease.check()
+
+
+def test_signal_during_the_callback_of_a_loss_is_not_swallowed(backend) -> None:
+    """A handler raises SystemExit, as that of a web server does; the holder noticed the loss."""
+
+    def handle(*args: object) -> None:
+        raise SystemExit
+
+    previous = signal.signal(signal.SIGUSR1, handle)
+    try:
+        lock = backend.lock("a", on_lost=lambda lease: signal.raise_signal(signal.SIGUSR1))
+        lock.acquire()
+        backend.break_lock("a")
+        with pytest.raises(SystemExit):
+            lock.release()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert not backend.held
+
+
+def test_every_slot_that_a_request_leaves_behind_is_released(settings) -> None:
+    settings.LOCKS = {"none": {"BACKEND": "locking.backends.none.NoneBackend"}}
+    slots = locks["none"].lock("a", reentrant=False)
+    request_started.send(None)
+    assert slots.acquire()
+    assert slots.acquire()
+    request_finished.send(None)
+    assert not locks["none"].held
+
+
+def test_requests_of_one_event_loop_leave_nothing_behind(backend) -> None:
+    """Their signals are sent in one thread, and the first one ends after the second began."""
+
+    async def request(name: str, began: asyncio.Event, goes_on: asyncio.Event) -> None:
+        await sync_to_async(request_started.send)(None)
+        await sync_to_async(backend.lock(name).acquire)()
+        began.set()
+        await goes_on.wait()
+        await sync_to_async(request_finished.send)(None)
+        assert name not in {held.name for held in backend.inspect()}
+
+    async def main() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(request("first", first, second))
+        await first.wait()
+        await asyncio.gather(task, request("second", second, second))
+
+    asyncio.run(main())

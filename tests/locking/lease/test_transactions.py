@@ -90,9 +90,11 @@ def test_forked_child_releases_nothing_of_its_parents_transaction():
 
 
 @committing
-def test_task_cannot_wait_for_a_commit():
+@pytest.mark.parametrize("name", ["report:7", ["report:7", "report:8"]])
+def test_task_cannot_wait_for_a_commit(name):
     async def main() -> None:
-        async with locks["redis"].lock("report:7", until="commit"):
+        make = locks["redis"].lock if isinstance(name, str) else locks["redis"].all_of
+        async with make(name, until="commit"):
             pass
 
     with pytest.raises(LockMisuse, match="a task has no transaction"):

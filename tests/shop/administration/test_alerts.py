@@ -3,13 +3,16 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 from redis import Redis as Client
 
-from devservers import Redis
+from devservers import MariaDb, Redis
+from devservers.base import HOST
 from devservers.faults.waiting import until
 from shop.administration import alerts
 from shop.reservations import store
@@ -75,6 +78,22 @@ def test_gauges_stay_while_redis_is_unavailable(in_force, redis, scrape) -> None
     began = time.monotonic()
     assert scrape("shop_redis_memory_ratio") == before
     assert time.monotonic() - began < 10, "less than Prometheus's usual timeout"
+
+
+def test_clock_of_the_database_is_known_in_an_hour_that_comes_twice(monkeypatch) -> None:
+    """Before, the alert fired for an hour when daylight saving time of the server ended."""
+    driver = pytest.importorskip("MySQLdb")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    with (
+        MariaDb() as server,
+        closing(driver.connect(host=HOST, port=server.port, user="root")) as database,
+        closing(database.cursor()) as cursor,
+    ):
+        for hour in (0, 1):
+            at = datetime(2026, 10, 25, hour, 30, tzinfo=UTC).timestamp()
+            cursor.execute(f"SET timestamp = {at}")
+            cursor.execute(alerts.CLOCK_NOW["mysql"])
+            assert float(cursor.fetchone()[0]) == at
 
 
 def test_clock_difference_is_that_to_the_database(scrape) -> None:

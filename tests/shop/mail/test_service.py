@@ -16,6 +16,7 @@ from django.db import connections
 from django.test import Client
 from django.utils import timezone
 
+from inventory.models import Product
 from locking.failpoints import armed
 from shop import tasks
 from shop.mail import service
@@ -145,6 +146,19 @@ def test_new_opening_leads_to_another_reminder(inbox: Inbox, li: User, amy: Clie
         saved = amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
         assert saved.status_code == 302, saved.text
         assert send_mail() == count
+
+
+def test_reminder_waits_while_its_page_is_hidden(inbox: Inbox, li: User) -> None:
+    ask_for_a_reminder(li)
+    for is_listed, count in ((False, 0), (True, 1)):
+        Product.objects.update(is_listed=is_listed)
+        assert send_mail() == count
+
+
+def test_message_of_a_removed_application_delays_no_other(inbox: Inbox, li: User) -> None:
+    Message.objects.create(kind="removed", about=1, customer=li)
+    pay(li)
+    assert send_mail() == 1
 
 
 def test_message_waits_for_a_server_that_is_down(smtp: Inbox, li: User) -> None:

@@ -80,7 +80,9 @@ def test_staff_mark_an_order_as_paid_and_refund_it_on_its_page(sale, order, li) 
 def test_provider_that_comes_later_returns_no_money_from_outside(sale, order, li, settings) -> None:
     mark_paid(order=order)
     settings.PAYMENT_PROVIDER = "simulated"
-    answer = signed_in(li).post(f"{order.get_absolute_url()}refund/", {"idempotency_key": "k"})
+    own, refund = signed_in(li), f"{order.get_absolute_url()}refund/"
+    assert refund not in own.get(order.get_absolute_url()).text
+    answer = own.post(refund, {"idempotency_key": "k"})
     assert (answer.status_code, Payment.objects.get().status) == (409, "approved")
 
 

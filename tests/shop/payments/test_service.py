@@ -221,3 +221,12 @@ def test_calls_of_the_provider_are_limited(shop, order, monkeypatch, is_page):
     assert "Retry-After" in ask()
     another = buy(a_sale(), customer=order.customer).order
     assert shop.post(f"{another.get_absolute_url()}payment/").status_code == 303
+
+
+@pytest.mark.only("mysql")
+def test_spellings_of_a_number_share_its_limit(shop, order, monkeypatch):
+    """MariaDB finds each of them."""
+    monkeypatch.setattr("shop.web.payments.PAYMENT_LIMIT", "1/hour")
+    there, other = page_of(start_payment(order=order)), f"{order.get_absolute_url()}payment/"
+    assert [shop.get(one).status_code for one in (there, there.lower())] == [200, 429]
+    assert [shop.post(one).status_code for one in (other, other.lower())] == [303, 429]

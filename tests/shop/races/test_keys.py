@@ -73,7 +73,7 @@ def form_of(sale: Sale, customer: User, key: str = "k", *, is_first: bool = True
     """Return a purchase of an unknown session, so that only its token counts."""
     session = secrets.token_hex(16)
     to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": is_first}
-    token, _ = tokens.issue(key=key, session=session, **to)
+    token = tokens.issue(key=key, session=session, **to)
     form = {"idempotency_key": key, "quantity": 1, "purchase_token": token, "attempt": 1}
     path = f"{sale.get_absolute_url()}buy/"
     return {"do": "send", "path": path, "session": session, "form": form}

@@ -158,11 +158,19 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
     assert_sound(sale, held=2, left=0)
 
 
-def test_load_keeps_the_entries_of_a_lost_state() -> None:
-    """The entries that are left of the generation that a load replaces."""
+@pytest.mark.parametrize("interrupted_at", ["", "mirror", "reserve", "set_stock"])
+def test_load_keeps_the_entries_of_a_lost_state(interrupted_at: str) -> None:
+    """The entries that are left of the generation that a load replaces, if it ends or not."""
     sale, customer = a_queued_sale(stock=2, limit=1), a_customer()
     first = ask(sale, customer)
     redis_command("DEL", keys_of(sale).state)
+    if interrupted_at:
+        with (
+            patch.object(store, interrupted_at, side_effect=ServiceUnavailable),
+            pytest.raises(ServiceUnavailable),
+        ):
+            load(sale=fresh(sale))
+        redis_command("DEL", keys_of(sale).state)  # after FILL_TIMEOUT
     assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
     with pytest.raises(LimitReached):
         ask(sale, customer, key="more")

@@ -1,6 +1,7 @@
 """FAULTS.md, "Bad input": user names, sessions, hosts, cookies, and rate limits of sign-in."""
 
 import re
+from unittest.mock import patch
 
 import pytest
 from django.test import Client
@@ -85,6 +86,30 @@ def test_new_email_address_needs_the_password(wang, sent, status):
     assert ("old password was entered incorrectly" in response.text) == (status == 400)
 
 
+def test_saved_name_keeps_what_others_changed_meanwhile(wang):
+    def close_account(*_limit: str) -> None:
+        User.objects.update(is_active=False)
+
+    client, form = client_of(wang), {"first_name": "Wang", "email": wang.email}
+    with patch("shop.web.accounts.rate_limits.count", close_account):  # the account has been read
+        assert client.post("/accounts/profile/", form).status_code == 302
+    kept = User.objects.get()
+    assert (kept.first_name, kept.is_active) == ("Wang", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        *((f"/accounts/{name}/", "") for name in ("sign-in", "sign-up", "reset", "reset/sent")),
+        ("/accounts/sign-up/?next=/orders/", "?next=/orders/"),
+        ("/products/", "?next=/products/"),
+    ],
+)
+def test_signing_in_leads_back_to_no_page_for_visitors(path, query):
+    links = re.findall(r'href="(/accounts/sign-in/[^"]*)"', client_of().get(path).text)
+    assert set(links) == {f"/accounts/sign-in/{query}"}
+
+
 def test_known_device_signs_in_while_its_name_is_locked(amy, settings):
     """Before, 100 wrong passwords from anywhere locked an account out of the sale."""
     settings.SIGN_IN_NAME_LIMIT, path = "3/minute", "/accounts/sign-in/"
@@ -131,6 +156,14 @@ def test_sign_ins_are_limited_per_address(wang, settings):
     statuses = [sign_in(client_of(), via=f"203.0.113.{n}").status_code for n in range(3)]
     assert statuses == [302, 302, 429]
     assert client_of().post("/accounts/sign-up/", {}).status_code == 429
+
+
+def test_customer_has_a_whole_network_of_ipv6(wang, settings):
+    settings.SIGN_IN_LIMIT = "2/minute"
+    addresses = [f"2001:db8::{number}" for number in (1, 2, 3)]
+    addresses += ["2001:db8:0:1::1", "::ffff:192.0.2.1", "::ffff:192.0.2.2", "::ffff:192.0.2.3"]
+    statuses = [sign_in(client_of(REMOTE_ADDR=one)).status_code for one in addresses]
+    assert statuses == [302, 302, 429, 302, 302, 302, 302]
 
 
 def test_client_address_is_read_behind_own_proxy(wang, settings):

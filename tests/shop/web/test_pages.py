@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from io import StringIO
 from unittest.mock import Mock, patch
 
@@ -83,6 +84,19 @@ def test_stock_bar_is_polled_until_the_end(shop):
     ended = shop.get(f"{page}?phase=open")
     assert ended["HX-Refresh"] == "true"
     assert "hx-get" not in ended.text
+
+
+def test_open_page_learns_of_another_opening(shop):
+    sale = a_sale(opens_in=600)
+    found = re.search(r'hx-get="(/sales/[^"]*/stock/[^"]*)"', shop.get(f"/sales/{sale.slug}/").text)
+    poll = unescape(found[1])
+    for opens_at, is_loaded in (
+        (sale.opens_at, False),
+        (sale.opens_at + timedelta(minutes=10), True),
+        (timezone.now(), False),  # no rush when staff open the sale
+    ):
+        Sale.objects.update(opens_at=opens_at)
+        assert ("HX-Refresh" in shop.get(poll)) == is_loaded
 
 
 # --- home, catalogue, accounts ----------------------------------------------------------------

@@ -47,6 +47,14 @@ def test_every_address_gets_the_same_answer(wang) -> None:
     assert [message.customer for message in Message.objects.all()] == [wang], "once in a while"
 
 
+@pytest.mark.parametrize("spelled", ["Wang@Example.com", "wang@example.com", "WANG@EXAMPLE.COM"])
+def test_address_is_found_in_any_spelling(spelled: str) -> None:
+    form = {"username": "wang", "password1": OLD, "password2": OLD, "email": "Wang@Example.com"}
+    assert Client().post("/accounts/sign-up/", form).status_code == 302
+    ask(spelled)
+    assert Message.objects.count() == 1
+
+
 @pytest.mark.parametrize("address", ["", "x", "a\0@b.c", "a@b.c\nTo: d@e.f", "x" * 300 + "@b.c"])
 def test_malformed_address_is_refused(address: str) -> None:
     assert ask(address).status_code == 400

@@ -36,7 +36,7 @@ def paths(sale: Sale) -> list[str]:
 
 
 def polls(sale: Sale) -> list[str]:
-    return ["/live/?layout=0", f"/sales/{sale.slug}/stock/?phase=open&price=9.90"]
+    return ["/live/?layout=0", f"/sales/{sale.slug}/stock/?phase=open&price=9.90&opens=1"]
 
 
 def is_shared(client: Client, path: str) -> bool:
@@ -87,7 +87,7 @@ def test_shared_page_has_nothing_personal(sale, name):
 
 
 def test_language_and_host_are_part_of_the_page(sale):
-    for path in ("/", f"/sales/{sale.slug}/stock/?phase=open&price=9.90"):
+    for path in ("/", f"/sales/{sale.slug}/stock/?phase=open&price=9.90&opens=1"):
         english = Client().get(path).text
         for chinese in (
             Client(headers={"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}).get(path),

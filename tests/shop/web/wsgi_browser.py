@@ -39,7 +39,7 @@ class Browser:
         self.secret = {"csrfmiddlewaretoken": self.cookies["csrftoken"].value}
 
     def form(self, sale: Sale, key: str = "k", quantity: int = 1, *, is_first: bool = True) -> dict:
-        token, _ = tokens.issue(
+        token = tokens.issue(
             customer_id=self.user.pk,
             sale_id=sale.pk,
             key=key,

@@ -64,7 +64,7 @@ def a2() -> None:
     reader, read = active.reader, getattr(active, "_read")  # noqa: B009
     known: list[active.Policy] = []
 
-    def get(max_age: float, timeout: float) -> active.Policy:
+    def get(max_age: float) -> active.Policy:
         if not known or clock() - known[0].read_at >= min(active.FRESH, max_age):
             known[:] = [read()]
         return known[0]

@@ -169,3 +169,19 @@ def test_lost_inbox_is_replaced_and_waiters_keep_their_places(
 
     asyncio.run(main())
     assert order == [0, 1, 2]
+
+
+def test_task_left_in_a_closed_loop_disturbs_no_other_loop(backend: RedisBackend) -> None:
+    """Nobody cancelled it before its event loop was closed."""
+    store, loop = store_of(backend), asyncio.new_event_loop()
+
+    async def use(name: str) -> None:
+        async with store.lock(name, timeout=WAIT_TIMEOUT):
+            pass
+
+    with store.lock(NAME, ttl=60):
+        left = loop.create_task(use(NAME))
+        loop.run_until_complete(soon(lambda: waiting(backend) == 1))
+        loop.close()
+        asyncio.run(use("other"))
+    assert not left.done()

@@ -19,6 +19,7 @@ from tests.locking.backends.redlock.redlock_masters import (
     masters,
     take,
 )
+from tests.locking.calls import store_of
 
 __all__ = ["masters"]
 
@@ -169,3 +170,11 @@ class TestSettings:
         """It is above the restart delay, or below what clocks may drift."""
         with pytest.raises(LockMisuse, match=why):
             masters.client(RESTART_DELAY=6).acquire(claim(ttl=ttl), 0)
+
+    def test_extension_that_can_not_hold_changes_nothing(self, backend: RedLockBackend) -> None:
+        """The watchdog renews for the ttl of before."""
+        with store_of(backend).lock(NAME, ttl=10, timeout=5) as lease:
+            with pytest.raises(LockMisuse, match="drift"):
+                lease.extend(0.002)
+            lease.renew()
+            assert lease.remaining > 9
