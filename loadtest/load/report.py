@@ -225,8 +225,9 @@ def worst(runs: Iterable[Run]) -> Run:
 
 def title(backend: str, name: str) -> str:
     """Return "Without a lock" or "With Redis", with what follows the lock in the guard's name."""
-    if backend == "none":
-        return _("Without a lock") + name.removeprefix(guard_title(backend))
+    if backend in ("none", "process"):
+        text = _("Without a lock") if backend == "none" else _("With a process lock")
+        return text + name.removeprefix(guard_title(backend))
     return _("With %(lock)s") % {"lock": name}
 
 

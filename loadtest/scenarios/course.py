@@ -182,7 +182,7 @@ FLASH_SALE = (
     Step(
         name="late-check",
         title=_("A check after the decrement"),
-        notice=_("Redis says 0, and the database has one order for two units."),
+        notice=_("Two units were in stock. Redis says 0, but only one was ordered."),
         broken=Excerpt(RECIPES, "Take a unit, check", "return self.order()", 'return "limit"'),
         repaired=Excerpt(RESERVE, "if ordered +", "'queued', quantity"),
         scenarios=("unit-lost-to-a-check",),
@@ -206,7 +206,7 @@ FLASH_SALE = (
     Step(
         name="late-payment",
         title=_("The payment arrives too late"),
-        notice=_("Count the paid orders: two of one unit, or one and a refund."),
+        notice=_("How many paid orders are there for one unit: two, or one and a refund?"),
         broken=Excerpt(RECIPES, "order.status = Order.Status.PAID", "order.save()"),
         repaired=Excerpt("shop/payments/service.py", "orders.pay_order(", "return False"),
         scenarios=("payment-after-expiry",),
@@ -222,7 +222,7 @@ FLASH_SALE = (
     Step(
         name="restock",
         title=_("Staff add stock in mid-sale"),
-        notice=_("The form read 2, and 1 was left when it saved 3."),
+        notice=_("The form showed 2. When it saved 3, only 1 was left."),
         broken=Excerpt(RECIPES, '"SET", "stock", shown'),
         repaired=Excerpt(STOCK, "RESTOCK = ", "WHERE id"),
         scenarios=("restock-overwrites-sales",),

@@ -28,7 +28,8 @@ def _shown(names: Iterable[str]) -> list[str]:
 
 
 def _choice(alias: str) -> tuple[str, str]:
-    return alias, f"{alias} – {gettext(locks[alias].capabilities.summary)}"
+    name = LockPolicyAdmin.named(alias, "")
+    return alias, f"{name} – {gettext(locks[alias].capabilities.summary)}"
 
 
 class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -125,6 +126,12 @@ class LockPolicyAdmin(ReadOnlyAdmin):
                 return HttpResponseRedirect(self._page())
         shown = {"subtitle": self.active(policy.stored_policy()), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, shown)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Redirect to the switches, wherever they were made."""
+        return HttpResponseRedirect(reverse("admin:locking_lockpolicychange_changelist"))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Do nothing; `change_view` switches the policy."""

@@ -13,10 +13,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.formats import localize
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from inventory.money import with_sign
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from locking.admin.policy import LockPolicyAdmin
+from shop.admin.history import entry
 from shop.admin.sale_pages import PageActions
 from shop.admin.sales import SaleAdmin
 from shop.mail.models import Message
@@ -124,13 +126,15 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         )
         for order in chosen:
             said = done[order.pk in outside], _("No payment that could be refunded.")
-            self.each(request, [order], refund_order, _("Cancelled and refunded."), *said)
+            log_entry = entry(gettext_noop("Cancelled and refunded."))
+            self.each(request, [order], refund_order, log_entry, *said)
         return None
 
     @admin.action(description=_("Mark as paid"), permissions=["mark_paid"])
     def mark_paid(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
         """Record that the selected orders were paid outside of the shop."""
-        said = _("Marked as paid outside of the shop."), _("%s is marked as paid."), ""
+        log_entry = entry(gettext_noop("Marked as paid outside of the shop."))
+        said = log_entry, _("%s is marked as paid."), ""
         self.each(request, orders, mark_paid, *said)
 
 

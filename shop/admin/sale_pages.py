@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -14,10 +14,11 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_noop, ngettext
 from django.views.decorators.http import require_safe
 
 from inventory.exceptions import OutcomeUnknown
+from shop.admin.history import HistoryAdmin, entry
 from shop.administration.order_export import export_orders
 from shop.administration.sale_report import HEIGHT, WIDTH, report_of
 from shop.errors import BadInput, InvalidTransition, ShopError
@@ -38,7 +39,7 @@ PRINTED = re.compile("([0-9]{1,18})-([0-9]{1,9})")
 """An order's number in the database and the revision of its address."""
 
 
-class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
+class PageActions(HistoryAdmin):
     """Actions that the page of an object offers as well; its form names the object in `back`."""
 
     def name_of(self, row: Any) -> str:
@@ -50,7 +51,7 @@ class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
         request: HttpRequest,
         rows: Iterable[Any],
         step: Callable[..., bool | None],
-        log_entry: str | Promise,
+        log_entry: str | Callable[[Any], str],
         done: str | Promise,
         refusal: str | Promise = "",
     ) -> HttpResponse | None:
@@ -69,7 +70,8 @@ class PageActions(admin.ModelAdmin):  # type: ignore[type-arg]
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
-                self.log_change(request, row, str(log_entry).format(row))
+                text = log_entry(row) if callable(log_entry) else log_entry
+                self.log_change(request, row, text)
                 self.message_user(request, done % name, messages.SUCCESS)
         return None
 
@@ -151,7 +153,8 @@ class SalePages(PageActions):
             text = ngettext(
                 "%d order is marked as shipped.", "%d orders are marked as shipped.", count
             )
-            self.log_change(request, sale, text % count)
+            said = gettext_noop("Orders marked as shipped: {count}.")
+            self.log_change(request, sale, entry(said, count=count))
             self.message_user(request, text % count, messages.SUCCESS)
         if kept := len(printed) - count:
             text = ngettext(

@@ -18,10 +18,11 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_noop, ngettext
 
 from inventory.queries import stocked
 from locking.admin import confirm
+from shop.admin.history import entry
 from shop.admin.sale_pages import SalePages
 from shop.administration.sale_management import (
     close_now,
@@ -249,7 +250,7 @@ class SaleAdmin(SalePages):
         """Add units to the stock of each selected sale, even while it is open."""
         if units := self._units(request):
             step = partial(restock_sale, quantity=units)
-            log_entry = _("Units added: %s.") % units
+            log_entry = entry(gettext_noop("Units added: {units}."), units=units)
             self.each(request, sales, step, log_entry, _("%s: stock added."))
 
     @admin.action(description=_("Reduce stock"), permissions=["change"])
@@ -264,7 +265,8 @@ class SaleAdmin(SalePages):
         )
         step = partial(restock_sale, quantity=-units)
         refusal = _("%s: nothing was removed, because fewer units are unsold.")
-        done = _("Units removed: %s.") % units, _("%s: stock reduced."), refusal
+        log_entry = entry(gettext_noop("Units removed: {units}."), units=units)
+        done = log_entry, _("%s: stock reduced."), refusal
         return self._ask(request, list(sales), _("Reduce stock"), text % units, step, *done)
 
     def _units(self, request: HttpRequest) -> int:
@@ -279,13 +281,15 @@ class SaleAdmin(SalePages):
     def open_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> None:
         """Open the selected sales that have not opened yet."""
         refusal = _("%s has already opened or ended.")
-        self.each(request, sales, open_now, _("Opened."), _("%s is open."), refusal)
+        log_entry = entry(gettext_noop("Opened."))
+        self.each(request, sales, open_now, log_entry, _("%s is open."), refusal)
 
     @admin.action(description=_("Close now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Close the selected sales that are open, once their name or number has been typed."""
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
-        step = close_now, _("Closed."), _("%s has ended."), _("%s is not open.")
+        log_entry = entry(gettext_noop("Closed."))
+        step = close_now, log_entry, _("%s has ended."), _("%s is not open.")
         if not running:
             return self.each(request, sales, *step)
         text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
@@ -301,10 +305,15 @@ class SaleAdmin(SalePages):
             " valid.",
             len(sales),
         )
-        for sale in sales:  # the history keeps these times, which a cancelled sale loses
-            sale.opens_at, sale.closes_at = map(localtime, (sale.opens_at, sale.closes_at))
-        log_entry = _("Unlisted. Its times were {0.opens_at:%F %T} to {0.closes_at:%F %T}.")
-        done = log_entry, _("%s is unlisted.")
+        times = {
+            sale.pk: {
+                "opens": f"{localtime(sale.opens_at):%F %T}",
+                "closes": f"{localtime(sale.closes_at):%F %T}",
+            }
+            for sale in sales
+        }  # which a cancelled sale loses
+        said = gettext_noop("Unlisted. Its times were {opens} to {closes}.")
+        done = (lambda sale: entry(said, **times[sale.pk])), _("%s is unlisted.")
         refusal = _("%s is open, or about to open. Close it first.")
         title = _("Cancel or hide")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)

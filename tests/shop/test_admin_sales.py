@@ -123,6 +123,23 @@ def test_open_sale_is_corrected_by_the_fields_of_its_page(amy, language):
 
 
 @pytest.mark.parametrize(
+    ("language", "changed", "added"),
+    [
+        ("en", "Price: ¥9.90 → ¥8.90; Limit per customer: 5 → 3", "Units added: 7."),
+        ("zh-hans", "价格：¥9.90 → ¥8.90；每人限购：5 → 3", "补货 7 件。"),
+    ],
+)
+def test_history_has_the_values_in_the_language_of_its_reader(amy, language, changed, added):
+    sale = a_sale(opens_in=90)
+    assert correct(amy, sale, limit_per_customer=3, price="8.90").status_code == 302
+    act(amy, "restock", sale, units=7)
+    amy.cookies["django_language"] = language
+    page = amy.get(f"/admin/shop/sale/{sale.pk}/history/").text
+    assert changed in page
+    assert added in page
+
+
+@pytest.mark.parametrize(
     ("opens_in", "ordered", "late"),
     [
         (90, False, set()),

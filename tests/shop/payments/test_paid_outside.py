@@ -7,6 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
+from shop.admin.history import entry
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, Sale
 from shop.orders.service import cancel_order
@@ -72,8 +73,8 @@ def test_staff_mark_an_order_as_paid_and_refund_it_on_its_page(sale, order, li) 
     )
     said = LogEntry.objects.order_by("pk").values_list("object_id", "change_message")
     assert list(said) == [
-        (str(order.pk), "Marked as paid outside of the shop."),
-        (str(order.pk), "Cancelled and refunded."),
+        (str(order.pk), entry("Marked as paid outside of the shop.")),
+        (str(order.pk), entry("Cancelled and refunded.")),
     ]
 
 
