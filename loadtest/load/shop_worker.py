@@ -1,7 +1,7 @@
 """A worker process of the shop that takes locks and buys on request, as the target of faults.
 
     with ShopWorker() as buyer:
-        buyer.open(folder, "buyer A", {"redis": {...}}, 2.0, {})   # its events are recorded there
+        buyer.open(folder, "buyer A", {"redis": {...}}, 2.0)   # its events are recorded there
         buyer.start("buy", sale=1, user=7, fault="stop")       # SIGSTOP between read and write
         buyer.wait_for_fault()
         ...
@@ -13,6 +13,7 @@ A request may carry a fault: the child reports it and injects it into itself at 
 
 import random
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -53,8 +54,8 @@ ANSWERS = {
 class ShopWorker(WorkerProcess):
     """The parent's side."""
 
-    def __init__(self) -> None:
-        super().__init__("loadtest.load.shop_worker:ShopCommands")
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        super().__init__("loadtest.load.shop_worker:ShopCommands", env)
         self._fault = ""
         self.is_busy = False
         """True until the reply to a request has arrived."""
@@ -63,16 +64,16 @@ class ShopWorker(WorkerProcess):
         self,
         folder: Path,
         name: str,
-        locks: dict[str, Any],
+        locks: Mapping[str, Any],
         timeout: float,
-        databases: dict[str, Any],
+        databases: Mapping[str, Any] | None = None,
     ) -> None:
         """Set the name in the history, LOCKS, and the seconds that a purchase waits for its lock.
 
         `databases` are entries of DATABASES beside the default one.
         """
-        fields = {"folder": str(folder), "actor": name, "locks": locks, "timeout": timeout}
-        self.call("open", databases=databases, **fields)
+        fields = {"folder": str(folder), "actor": name, "locks": dict(locks), "timeout": timeout}
+        self.call("open", databases=dict(databases or {}), **fields)
 
     def start(self, do: str, *, fault: str = "", at: str = CHECK, **fields: Any) -> None:
         """Send a request without waiting for its reply."""
@@ -187,14 +188,15 @@ class ShopCommands:
         sale: int,
         user: int,
         key: str = "k",
+        patience: float = 0.0,
         think: float = 0.0,
         renew: bool = True,
         early: bool = False,
     ) -> object:
         """Buy one unit, with `think` seconds between read and write.
 
-        `renew=False` takes the lease from the watchdog; `early` releases the lock before the
-        commit.
+        While the shop is overloaded, retry for `patience` seconds. `renew=False` takes the lease
+        from the watchdog; `early` releases the lock before the commit.
         """
         assert self.recorder is not None
         policy.invalidate()
@@ -212,7 +214,7 @@ class ShopCommands:
 
         get = partial(Sale.objects.select_related("stock").get, pk=sale)
         with failpoints.armed(CHECK, check):
-            end = buy(self.recorder, get, user, key=key, patience=0.0, pauses=random.Random())
+            end = buy(self.recorder, get, user, key=key, patience=patience, pauses=random.Random())
         said = {"order": True} if end.kind == "order" else {"error": end.kind}
         return {**said, "seconds": end.ended - end.began}
 
