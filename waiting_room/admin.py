@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from locking.admin import confirm
+from shop.admin.history import HistoryAdmin
 from shop.errors import STORE_ERRORS, NotFound, ShopError
 from shop.models import Sale
 from waiting_room import service
@@ -44,7 +45,7 @@ class RoomActionForm(ActionForm):
 
 
 @admin.register(Room)
-class RoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class RoomAdmin(HistoryAdmin):
     """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
 
     list_display = ("sale", "mode", *RUNNING)

@@ -17,10 +17,10 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
-from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import gettext_noop, pgettext_lazy
 
+from shop.administration.history import entry
 from shop.errors import BadInput, NotFound, NotOpen, ServiceUnavailable, ShopError
 from shop.models import Sale, User
 from shop.platform.cache import RefreshingCache
@@ -276,24 +276,25 @@ def set_inlet(*, room: Room, per_minute: int, staff: User) -> Room:
 
     This and the following functions raise BadInput, or ServiceUnavailable if nothing was changed.
     """
-    note = _("People admitted per minute: %s.") % per_minute
+    text = gettext_noop("People admitted per minute: {old} → {new}.")
+    note = entry(text, old=room.inlet_per_minute, new=per_minute)
     return _change(room, staff, note, inlet_per_minute=per_minute)
 
 
 def pause(*, room: Room, staff: User) -> Room:
     """Admit no one until `resume`; the turns of those who are admitted do not end."""
-    return _change(room, staff, _("Paused."), is_paused=True)
+    return _change(room, staff, entry(gettext_noop("Paused.")), is_paused=True)
 
 
 def resume(*, room: Room, staff: User) -> Room:
     """Admit again; the time of the pause is not made up for."""
-    return _change(room, staff, _("Resumed."), is_paused=False)
+    return _change(room, staff, entry(gettext_noop("Resumed.")), is_paused=False)
 
 
 def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) -> Room:
     """Show a message to all who wait; an empty one removes it."""
-    text = _("Message: %s") % f"{message} {message_zh}"
-    return _change(room, staff, text, message=message.strip(), message_zh=message_zh.strip())
+    note = entry(gettext_noop("Message: {text}"), text=f"{message} {message_zh}")
+    return _change(room, staff, note, message=message.strip(), message_zh=message_zh.strip())
 
 
 def set_mode(*, room: Room, mode: str, staff: User) -> Room:
@@ -309,8 +310,8 @@ def set_mode(*, room: Room, mode: str, staff: User) -> Room:
                 raise BadInput(_("Customers have places. Reset the room first."))
             store.delete(room=row)
             fields |= {"generation": new_generation(), "opened_at": None}
-        note = _("Mode: %s.") % dict(Room.Mode.choices).get(mode, mode)
-        _save(row, staff, note, **fields)
+        label = str(dict(Room.Mode.choices).get(mode, mode))
+        _save(row, staff, entry(gettext_noop("Mode: {mode}."), mode=label), **fields)
     return row
 
 
@@ -329,11 +330,12 @@ def reset(*, room: Room, reason: str, staff: User) -> Room:
         over = {"commitment": row.commitment, "seed": row.seed, "root": row.root or None}
         over |= {"reset_at": timezone.now().isoformat(timespec="seconds"), "reason": reason.strip()}
         earlier = [*(row.earlier or ()), over]
-        _save(row, staff, _("Reset: %s") % reason, reason="", earlier=earlier, **fresh)
+        note = entry(gettext_noop("Reset: {reason}"), reason=reason)
+        _save(row, staff, note, reason="", earlier=earlier, **fresh)
     return row
 
 
-def _change(room: Room, staff: User, note: str | Promise, **fields: Any) -> Room:
+def _change(room: Room, staff: User, note: str, **fields: Any) -> Room:
     """Change the row and then Redis, which has to reply before the row is committed."""
     with transaction.atomic():
         row = Room.objects.select_for_update().get(pk=room.pk)
@@ -349,8 +351,8 @@ def _change(room: Room, staff: User, note: str | Promise, **fields: Any) -> Room
     return row
 
 
-def _save(row: Room, staff: User, note: str | Promise, **fields: Any) -> None:
-    """Save the fields; record the change in the admin, in the language of staff. Raise BadInput."""
+def _save(row: Room, staff: User, note: str, **fields: Any) -> None:
+    """Save the fields and record the change in the admin. Raise BadInput."""
     for name, value in fields.items():
         setattr(row, name, value)
     try:
@@ -358,7 +360,7 @@ def _save(row: Room, staff: User, note: str | Promise, **fields: Any) -> None:
     except ValidationError as error:
         raise BadInput(" ".join(error.messages)) from error
     row.save(update_fields=fields)
-    LogEntry.objects.log_actions(staff.pk, [row], CHANGE, str(note), single_object=True)
+    LogEntry.objects.log_actions(staff.pk, [row], CHANGE, note, single_object=True)
 
 
 def clear(**_: object) -> None:

@@ -65,7 +65,7 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
         goal = (sent.get("backend"), sent.get("mode", ""))
         if self.data.get("step") in ("drain", "force") and goal == (row.backend, row.mode):
             problem = _("%s is already active. Nothing was changed.")
-            raise forms.ValidationError(problem % row.active)
+            raise forms.ValidationError(problem % LockPolicyAdmin.named(row.backend, row.mode))
         return sent
 
 

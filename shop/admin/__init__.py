@@ -18,9 +18,9 @@ from django.utils.translation import gettext_noop
 from inventory.money import with_sign
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from locking.admin.policy import LockPolicyAdmin
-from shop.admin.history import entry
 from shop.admin.sale_pages import PageActions
 from shop.admin.sales import SaleAdmin
+from shop.administration.history import entry
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.providers import can_pay
@@ -75,6 +75,8 @@ class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
 @admin.register(Order)
 class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     """Orders: customers and scheduled jobs change them, staff refund them or mark them as paid."""
+
+    view_on_site = False  # only its customer can open the page
 
     list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
     list_filter = ("status", "created_at")

@@ -19,13 +19,8 @@ from django.utils.translation import gettext as _
 from shop.templatetags.shop import money
 
 
-def entry(text: str, **values: object) -> str:
-    """Return an entry whose text, with places for the values, is translated when it is read."""
-    return json.dumps({"text": text, "values": values})
-
-
 class HistoryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Tells what was changed into what, and shows the entries of `entry`."""
+    """Tells what was changed into what, and translates what `entry` returned."""
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

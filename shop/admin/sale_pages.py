@@ -18,7 +18,8 @@ from django.utils.translation import gettext_noop, ngettext
 from django.views.decorators.http import require_safe
 
 from inventory.exceptions import OutcomeUnknown
-from shop.admin.history import HistoryAdmin, entry
+from shop.admin.history import HistoryAdmin
+from shop.administration.history import entry
 from shop.administration.order_export import export_orders
 from shop.administration.sale_report import HEIGHT, WIDTH, report_of
 from shop.errors import BadInput, InvalidTransition, ShopError

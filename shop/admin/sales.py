@@ -22,8 +22,8 @@ from django.utils.translation import gettext_noop, ngettext
 
 from inventory.queries import stocked
 from locking.admin import confirm
-from shop.admin.history import entry
 from shop.admin.sale_pages import SalePages
+from shop.administration.history import entry
 from shop.administration.sale_management import (
     close_now,
     fixed_fields,

@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from shop.admin.history import entry
+from shop.administration.history import entry
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, Sale
 from shop.orders.service import cancel_order
