@@ -191,6 +191,7 @@ def test_every_slot_that_a_request_leaves_behind_is_released(settings) -> None:
     assert not locks["none"].held
 
 
+@pytest.mark.django_db(transaction=True)  # the signals close the connections of their thread
 def test_requests_of_one_event_loop_leave_nothing_behind(backend) -> None:
     """Their signals are sent in one thread, and the first one ends after the second began."""
 
@@ -204,8 +205,9 @@ def test_requests_of_one_event_loop_leave_nothing_behind(backend) -> None:
 
     async def main() -> None:
         first, second = asyncio.Event(), asyncio.Event()
-        task = asyncio.create_task(request("first", first, second))
-        await first.wait()
-        await asyncio.gather(task, request("second", second, second))
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:  # which ends if one fails
+            group.create_task(request("first", first, second))
+            await first.wait()
+            group.create_task(request("second", second, second))
 
     asyncio.run(main())
