@@ -93,7 +93,7 @@ def test_expired_turn_that_no_one_needs_says_so(settings) -> None:
     until(lambda: view_of(client, sale) == "turn", "the turn")
     assert "You have 2 min to buy." in client.get(url(sale)).text
     settings.WAITING_ROOM_TURN_SECONDS = 0
-    until(lambda: "You can buy until" in client.get(url(sale)).text, "the end of its time")
+    until(lambda: "you can still buy until" in client.get(url(sale)).text, "the end of its time")
     assert view_of(client, sale) == "turn"
     assert "min to buy" not in client.get(url(sale)).text
 
