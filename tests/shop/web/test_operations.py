@@ -120,7 +120,7 @@ def test_switch_to_the_active_setting_is_refused(amy):
     for step in ("drain", "force"):
         refused = amy.post("/ops/switch/", {**active, "step": step, "confirm": "redis"})
         assert refused.status_code == 400
-        assert "redis + conditional is already active." in refused.text
+        assert "Redis + conditional is already active." in refused.text
         assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.STEADY
     tested = amy.post("/ops/switch/", {"backend": "redis", "step": "check"})
     assert "Redis is reachable" in tested.text
