@@ -110,12 +110,10 @@ class TestIdentity:
         deliver(noon(), act=run_once(lambda: executed.append("called")))
         assert (executed, JobRun.objects.get().duplicates) == ([(noon(), 1), "called"], 0)
 
-    @pytest.mark.parametrize(
-        "options", [{"ttl": 0}, {"ttl": "5"}, {"backoff": -1}, {"attempts": 0}]
-    )
-    def test_wrong_options_are_refused(self, options: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("wrong", [{"ttl": 0}, {"ttl": "5"}, {"backoff": -1}, {"attempts": 0}])
+    def test_wrong_options_are_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(LockMisuse, match="give"):
-            run_once(**options)
+            run_once(**wrong)
 
     def test_message_older_than_a_day_is_refused(self) -> None:
         """Its row may have been deleted."""
