@@ -68,6 +68,7 @@ def test_statement_that_waited_for_the_file_cuts_no_lease(backend: DatabaseBacke
 
 
 @pytest.mark.only("sqlite")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_signal_during_a_statement_is_no_error_of_the_database(backend: DatabaseBackend) -> None:
     """Ctrl-C and Celery's time limits raise in the middle of a statement, too."""
 
@@ -81,7 +82,7 @@ def test_signal_during_a_statement_is_no_error_of_the_database(backend: Database
         assert session.rows(session.sql.inspect), "it reads the clock for each row"
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0.0002)
-            again = time.monotonic() + 0.5  # Python ignores what is raised in a destructor
+            again = time.monotonic() + 0.5  # Python ignores what a destructor raises, but warns
             while time.monotonic() < again:
                 session.rows(session.sql.inspect)
 
