@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from math import inf
+from itertools import accumulate
 from typing import NamedTuple
 
-from django.db.models import Count, Max, Min, QuerySet, Sum, Window
-from django.db.models.functions import Trunc
+from django.db.models import Count, F, Max, Min, Q, Sum
 from django.template.defaultfilters import floatformat
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -22,11 +20,24 @@ from shop.reservations import store
 
 WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
-STEPS = {"second": 1, "minute": 60, "hour": inf}
-"""The steps that a curve may have, in seconds; the finest with STEPS_SHOWN at most is drawn."""
-STEPS_SHOWN = 3600
+STEPS = 600
+"""The most steps of a curve."""
 Curve = list[tuple[float, int]]
 """Units taken and not returned, by seconds since the opening."""
+
+
+class _Step(NamedTuple):
+    """The movements of a stock row from one number to another; other rows have some of them."""
+
+    first: int
+    end: int
+    change: int
+    least: int
+    """The sum of all that take units away: the stock did not fall by more than that."""
+    taken: int
+    """Units taken and not returned."""
+    last: int | None
+    """The last movement that is one of an order."""
 
 
 class Outcome(NamedTuple):
@@ -66,9 +77,15 @@ class SaleReport:
 def report_of(*, sale: Sale) -> SaleReport:
     """Return the report of a sale."""
     offered = stocked(stock_id=sale.stock_id)
-    sold_out_after = _sold_out_after(sale)
-    end = _end_of(sale, sold_out_after)
-    curve = curve_of(sale=sale, end=end)
+    ids = StockMovement.objects.filter(stock=sale.stock_id).aggregate(Min("pk"), Max("pk"))
+    steps = _steps(sale, ids["pk__min"] or 0, ids["pk__max"] or 0)
+    sold_out, sold_out_after = _sold_out(sale, steps), None
+    if sold_out is not None:
+        steps = _steps(sale, ids["pk__min"], sold_out)
+        sold_out_after = _seconds(sale, [sold_out])[sold_out]
+    elapsed = (min(timezone.now(), sale.closes_at) - sale.opens_at).total_seconds()
+    end = max(1.0, elapsed if sold_out_after is None else sold_out_after)
+    curve = _curve(sale, steps)
     top = max([offered, *(units for _, units in curve)])
     return SaleReport(
         offered=offered,
@@ -121,54 +138,60 @@ def _waiting(sale: Sale) -> int | None:
     return None
 
 
-def _sold_out_after(sale: Sale) -> float | None:
-    """Return the seconds from the opening until none was left for the first time."""
-    left = Window(Sum("delta"), order_by="pk")
-    none_left = _movements(sale).annotate(left=left).filter(left__lte=0)
-    at = none_left.aggregate(at=Min("created_at", filter=~IS_STOCKED))["at"]
-    return max(0.0, (at - sale.opens_at).total_seconds()) if at else None
+def _steps(sale: Sale, first: int, end: int) -> list[_Step]:
+    """Return the steps from one movement to another.
 
-
-def _end_of(sale: Sale, sold_out_after: float | None) -> float:
-    """Return the seconds that the curve shows: until sold out, or else until now or the end."""
-    if sold_out_after is not None:
-        return max(1.0, sold_out_after * 1.1)
-    until: datetime = min(timezone.now(), sale.closes_at)
-    return max(1.0, (until - sale.opens_at).total_seconds())
-
-
-def curve_of(*, sale: Sale, end: float) -> Curve:
-    """Return the units taken in the first `end` seconds, in steps that number a few thousand."""
-    step = next(name for name, size in STEPS.items() if end <= STEPS_SHOWN * size)
-    steps = (
-        _movements(sale)
-        .filter(created_at__lte=sale.opens_at + timedelta(seconds=end))
-        .annotate(step=Trunc("created_at", step, tzinfo=UTC))
+    The clocks of processes differ, but movements are numbered in the order of their writes. An
+    index holds all that is asked for here: reading the rows would take three times as long.
+    """
+    length = (end - first) // STEPS + 1
+    rows = (
+        StockMovement.objects.filter(stock=sale.stock_id, pk__range=(first, end))
+        .annotate(step=F("id") - F("id") % length)
         .values_list("step")
         .annotate(
-            at=Max("created_at", filter=~IS_STOCKED),
-            taken=Sum("delta", filter=~IS_STOCKED),
-            first=Min("pk"),
+            change=Sum("delta"),
+            least=Sum("delta", filter=Q(delta__lt=0), default=0),
+            taken=-Sum("delta", filter=~IS_STOCKED, default=0),
+            last=Max("pk", filter=~IS_STOCKED),
         )
-        .order_by("first")  # the clocks of processes differ
+        .order_by("step")
     )
-    curve, total = Curve(), 0
-    for _step, at, taken, _first in steps:
-        if at:
-            total -= taken
-            curve.append((max(0.0, (at - sale.opens_at).total_seconds()), total))
-    return curve
+    return [_Step(max(first, at), min(end, at + length - 1), *sums) for at, *sums in rows]
 
 
-def _movements(sale: Sale) -> QuerySet[StockMovement]:
-    return StockMovement.objects.filter(stock=sale.stock_id).order_by()
+def _sold_out(sale: Sale, steps: list[_Step], left: int = 0) -> int | None:
+    """Return the movement that first left no unit, given the units left before the steps."""
+    for step in steps:
+        if step.least and left + step.least <= 0:
+            if step.first == step.end:
+                found = step.last  # None if staff removed the units
+            else:
+                found = _sold_out(sale, _steps(sale, step.first, step.end), left)
+            if found is not None:
+                return found
+        left += step.change
+    return None
+
+
+def _seconds(sale: Sale, movements: list[int]) -> dict[int, float]:
+    """Return the seconds from the opening until each movement."""
+    rows = StockMovement.objects.filter(pk__in=movements).values_list("pk", "created_at")
+    return {pk: max(0.0, (at - sale.opens_at).total_seconds()) for pk, at in rows}
+
+
+def _curve(sale: Sale, steps: list[_Step]) -> Curve:
+    """Return the units taken after each step."""
+    at = _seconds(sale, [step.last for step in steps if step.last])
+    totals = accumulate(step.taken for step in steps)
+    return [(at[one.last], total) for one, total in zip(steps, totals, strict=True) if one.last]
 
 
 def _points(curve: Curve, *, end: float, top: int) -> str:
     """Return the points of a polyline with a step at most for each unit of its width."""
     last: dict[int, int] = {}
     for seconds, units in curve:
-        last[round(WIDTH * seconds / end)] = units
+        last[round(WIDTH * min(1, seconds / end))] = units
     height, points = float(HEIGHT), [f"0,{HEIGHT}"]
     for x, units in sorted(last.items()):
         points.append(f"{x},{height:.1f}")

@@ -2,7 +2,8 @@
 
 import csv
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from random import Random
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -11,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from inventory.models import StockMovement
-from shop.administration import order_export
+from shop.administration import order_export, sale_report
 from shop.administration.sale_management import restock_sale
-from shop.administration.sale_report import curve_of, report_of
+from shop.administration.sale_report import report_of
 from shop.models import DeliveryAddress, Order, Payment, Sale, User
 from shop.orders.addresses import save_address
 from shop.orders.service import cancel_order, pay_order
@@ -78,7 +79,7 @@ def test_units_that_staff_remove_are_not_sold() -> None:
 
 def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
     report = report_of(sale=sold_out)
-    assert report.ticks == ["0 s", "2.2 s", "4.4 s"]
+    assert report.ticks == ["0 s", "2 s", "4 s"]
     points = [tuple(map(float, one.split(","))) for one in report.points.split()]
     assert points == sorted(points, key=lambda point: point[0])
     heights = list(dict.fromkeys(y for _x, y in points))
@@ -91,19 +92,35 @@ def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
     assert report_of(sale=a_sale(opens_in=60)).points == ""
 
 
-@pytest.mark.parametrize(("hours", "counts"), [(1, [1, 2, 3]), (48, [2, 3]), (200, [3])])
-def test_longer_sale_has_a_curve_of_longer_steps(hours, counts) -> None:
+def test_curve_of_a_large_sale_has_long_steps(sold_out, monkeypatch) -> None:
     """Their number is bounded: a step costs time, and the page has a deadline."""
-    sale = a_sale()
-    for name in "abc":
-        buy(sale, customer=User.objects.create(username=name))
-    taken = StockMovement.objects.exclude(order_number=None).order_by("pk")
-    for row, seconds in zip(taken, (0, 1, 60), strict=True):
-        later = datetime(2026, 1, 1, 12, 10, tzinfo=UTC) + timedelta(seconds=seconds)
-        StockMovement.objects.filter(pk=row.pk).update(created_at=later)
-    Sale.objects.filter(pk=sale.pk).update(opens_at=datetime(2026, 1, 1, 12, tzinfo=UTC))
-    curve = curve_of(sale=fresh(sale), end=3600.0 * hours)
-    assert ([units for _, units in curve], curve[0][0] >= 600) == (counts, True)
+    exact = report_of(sale=sold_out)
+    monkeypatch.setattr(sale_report, "STEPS", 2)
+    report = report_of(sale=sold_out)
+    assert report.sold_out_after == exact.sold_out_after == 4.0
+    assert len(report.points.split()) < len(exact.points.split())
+    assert report.points.split()[-1] == exact.points.split()[-1] == "600,0.0"
+
+
+def test_sold_out_is_found_among_many_movements(monkeypatch) -> None:
+    monkeypatch.setattr(sale_report, "STEPS", 2)
+    random = Random(1)
+    for _ in range(10):
+        sale = a_sale(stock=5)
+        other = a_sale(stock=5)
+        expected, left = None, 5
+        for second in range(1, 41):
+            delta = random.choice([-1, -1, 1]) if left else 1
+            left += delta
+            if left == 0 and expected is None:
+                expected = float(second)
+            for one in (sale, other):
+                row = StockMovement.objects.create(
+                    stock_id=one.stock_id, delta=delta, reason="reserved", fence_token=0
+                )
+                at = sale.opens_at + timedelta(seconds=second)
+                StockMovement.objects.filter(pk=row.pk).update(created_at=at)
+        assert report_of(sale=sale).sold_out_after == expected
 
 
 def test_action_returns_to_the_page_of_the_sale(amy) -> None:
