@@ -29,7 +29,7 @@ class _CappedPaginator(Paginator):  # type: ignore[type-arg]
     @cached_property
     def count(self) -> int:
         rows: Any = self.object_list
-        found: int = rows.values("pk")[: COUNTED + 1].count()
+        found: int = rows.order_by().values("pk")[: COUNTED + 1].count()
         return found if found <= COUNTED else _AtLeast(COUNTED)
 
 
