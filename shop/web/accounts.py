@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, update_session_auth_hash, user_logged_in, views
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.messages.views import SuccessMessageMixin
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -199,6 +199,7 @@ class NewPassword(SuccessMessageMixin, views.PasswordResetConfirmView):  # type:
     """Set a new password, given the link; all sessions and purchase tokens of the account end."""
 
     template_name = "shop/password_new.html"
+    form_class = forms.NewPasswordForm
     http_method_names = METHODS
     success_url = reverse_lazy("login")
     success_message = gettext_lazy("Your new password is set. Sign in with it.")
@@ -254,12 +255,12 @@ def profile(request: CustomerRequest) -> HttpResponse:
 @_account_page
 def password(request: CustomerRequest) -> HttpResponse:
     """Change the password, given the old one; the customer's other sessions end."""
-    form = PasswordChangeForm(request.user, request.POST or None)
+    form = forms.ChangePasswordForm(request.user, request.POST or None)
     return _account_form(request, form, "shop/password.html")
 
 
 def _account_form(
-    request: CustomerRequest, form: forms.ProfileForm | PasswordChangeForm, page: str
+    request: CustomerRequest, form: forms.ProfileForm | forms.ChangePasswordForm, page: str
 ) -> HttpResponse:
     if form.is_bound:
         limit = settings.SIGN_IN_FAILURE_LIMIT, "account-form", str(request.user.pk)
@@ -270,7 +271,7 @@ def _account_form(
             rate_limits.count(*limit, cost=-1)
             raise
         if user:
-            if isinstance(form, PasswordChangeForm):
+            if isinstance(form, forms.ChangePasswordForm):
                 update_session_auth_hash(request, user)
             messages.success(request, _("Saved."))
             return redirect("profile")

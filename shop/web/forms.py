@@ -12,6 +12,7 @@ from django.contrib.auth.forms import (
     AuthenticationForm,
     PasswordChangeForm,
     PasswordResetForm,
+    SetPasswordForm,
     UserCreationForm,
 )
 from django.core.exceptions import ValidationError
@@ -79,6 +80,20 @@ class ResetForm(PasswordResetForm):
         for user in found:  # an exact match, which every database finds by the index
             if user.has_usable_password():
                 request_reset(customer=user)
+
+
+class NewPasswordForm(SetPasswordForm):  # type: ignore[type-arg]
+    """Sets a new password."""
+
+    def save(self, commit: bool = True) -> User:
+        """Save the password alone: meanwhile staff may have closed the account, for example."""
+        user: User = super().save(commit=False)
+        user.save(update_fields=["password"])
+        return user
+
+
+class ChangePasswordForm(NewPasswordForm, PasswordChangeForm):
+    """Sets a new password, given the old one."""
 
 
 class ProfileForm(ModelForm):  # type: ignore[type-arg]

@@ -1,5 +1,7 @@
 """A forgotten password: the same answer for every address, a link that works once, for an hour."""
 
+from unittest.mock import patch
+
 import pytest
 from django.core import mail
 from django.test import Client
@@ -89,6 +91,18 @@ def test_link_sets_a_password_once_and_ends_the_sessions(wang) -> None:
         assert "has been used, has expired or is incomplete" in again.text
     wang.refresh_from_db()
     assert wang.check_password(NEW)
+
+
+def test_new_password_does_not_reopen_an_account_that_was_closed_meanwhile(wang) -> None:
+    def close_account(*_limit: str) -> None:
+        User.objects.update(is_active=False)
+
+    path = link_of(wang)
+    with patch("shop.web.accounts.rate_limits.count", close_account):  # the account has been read
+        assert set_password(Client(), path).status_code == 302
+    wang.refresh_from_db()
+    assert wang.check_password(NEW)
+    assert not wang.is_active
 
 
 def test_link_expires(wang, settings) -> None:
