@@ -242,7 +242,7 @@ def refusing_lock_errors() -> Iterator[None]:
 
 
 PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026:"
-VERBS = ("buy", "pay", "payment", "cancel", "refund", "answer", "join", "address")
+VERBS = ("buy", "pay", "payment", "cancel", "refund", "answer", "join", "address", "remind")
 """Last parts of URLs to which the form of the page above them is posted."""
 ID = re.compile("[0-9]{1,18}")
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)

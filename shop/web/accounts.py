@@ -45,6 +45,8 @@ METHODS = ["get", "head", "post"]
 DEVICE = "device"
 """The cookie of a browser in which an account has signed in; signed together with its name."""
 DEVICE_SECONDS = 365 * 24 * 3600
+REMIND_LIMIT = "20/day"
+"""Reminders that an account may ask for, and all accounts with an address: anyone can enter it."""
 SIGN_UP = "sign-up"
 """Purpose of the proof of work."""
 
@@ -234,6 +236,8 @@ def set_language(request: HttpRequest) -> HttpResponse:
 @customer_form
 def remind(request: CustomerRequest, slug: str, page: str = "sale") -> HttpResponse:
     """Send the customer messages about a sale: before it opens, and at their turn to buy."""
+    for one in filter(None, (str(request.user.pk), request.user.email)):
+        rate_limits.count(REMIND_LIMIT, "remind", one)
     mail.remind(sale=get_cached_sale(slug=slug).sale, customer=request.user)
     messages.success(request, _("We'll email you."))
     return redirect(page, slug)

@@ -26,6 +26,7 @@ from shop.models import Order, Sale, User
 from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order
 from shop.payments.service import approve, refund_payments, start_payment
+from shop.web import accounts
 from tests.shop.admin_pages import times
 from tests.shop.mail.inbox import Inbox, parts
 from tests.shop.making import ADDRESS, a_sale, signed_in
@@ -108,6 +109,18 @@ def test_event_leads_to_one_message(inbox: Inbox, li: User, event: Callable, chi
     (url,) = re.findall(r"https://shop\.example(/\S+)", text)
     assert f'href="https://shop.example{url}"' in html
     assert on_page in signed_in(li).get(url, follow=True).text
+
+
+def test_reminders_are_limited_per_account_and_address(li: User, monkeypatch) -> None:
+    """Anyone can enter the address of another person: it would get a message for each turn."""
+    monkeypatch.setattr(accounts, "REMIND_LIMIT", "2/day")
+    path = f"/sales/{a_sale(opens_in=1800).slug}/remind/"
+    named = {name: f"{name}@example.com" for name in ("wang", "zhang")} | {"twin": li.email}
+    others = {name: User.objects.create(username=name, email=of) for name, of in named.items()}
+    none = User.objects.create(username="none"), User.objects.create(username="neither")
+    asking = [li, li, li, others["twin"], others["wang"], *none, *none, others["zhang"]]
+    codes = [signed_in(one).post(path).status_code for one in asking]
+    assert codes == [302, 302, 429, 429, *[302] * 6]
 
 
 def test_nothing_is_sent_that_is_not_due(inbox: Inbox, li: User, settings) -> None:
