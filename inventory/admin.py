@@ -72,11 +72,12 @@ class StockMovementAdmin(LargeTable, ReadOnlyAdmin):
         "created_at",
         "product",
         "delta",
-        "reason",
+        "cause",
         "order_number",
         "fence_epoch",
         "fence_token",
     )
+    fields = (*list_display[1:], "quantity_after")
     search_fields = ("order_number",)
     shown_with = ("stock__product",)
 

@@ -2,6 +2,7 @@
 
 import re
 
+from django.contrib import admin
 from django.contrib.staticfiles import finders
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
@@ -179,4 +180,11 @@ class StockMovement(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.delta:+d} {self.reason}"
+        return f"{self.delta:+d} {self.cause}"
+
+    @property
+    @admin.display(description=_("reason"))
+    def cause(self) -> str:
+        """Return the reason; staff also remove units."""
+        is_removal = self.reason == self.Reason.STOCKED and self.delta < 0
+        return gettext("removed") if is_removal else self.get_reason_display()

@@ -1,14 +1,19 @@
 """The admin's lists of large tables: their searches, their counts and their number of queries."""
 
+import re
+
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from inventory.models import StockMovement
 from locking.admin import base
 from locking.models import JobRun
+from shop.administration.sale_management import restock_sale
 from shop.models import Order, User
 from shop.orders.addresses import save_address
+from shop.payments.service import start_payment
 from tests.shop.making import ADDRESS, a_customer, a_sale
 from tests.shop.purchases import buy
 
@@ -58,6 +63,41 @@ def test_newest_order_comes_first_and_its_page_names_each_time(amy, orders) -> N
     assert "Delivery address" not in amy.get(page).text
     save_address(order=oldest, lines=ADDRESS)
     assert ADDRESS["street"] in amy.get(page).text
+
+
+def test_payments_of_an_order_are_linked_from_its_page(amy, orders) -> None:
+    for order in orders:
+        start_payment(order=order)
+    page = amy.get(f"/admin/shop/order/{orders[1].pk}/change/").text
+    (link,) = re.findall('href="(/admin/shop/payment/[^"]*)"', page)
+    assert list(amy.get(link).context["cl"].result_list) == list(orders[1].payments.all())
+
+
+@pytest.mark.parametrize("chosen", ["abc", "", "1 2", "9" * 30])
+@pytest.mark.parametrize("path", LISTS[:2])
+def test_action_on_a_malformed_selection_is_refused(path, chosen, amy, orders) -> None:
+    action = "refund" if path == "shop/order" else "delete_selected"
+    sent = {"action": action, "_selected_action": [chosen, orders[0].pk]}
+    assert amy.post(f"/admin/{path}/", sent).status_code == 400
+
+
+def test_units_that_staff_remove_are_called_removed(amy) -> None:
+    sale = a_sale()
+    assert restock_sale(sale=sale, quantity=5)
+    assert restock_sale(sale=sale, quantity=-5)
+    buy(sale)
+    moved = [(one.delta, one.cause) for one in listed(amy, "inventory/stockmovement")]
+    assert moved == [
+        (-1, "reserved for an order"),
+        (-5, "removed"),
+        (5, "stocked"),
+        (10, "stocked"),
+    ]
+    page = amy.get(
+        f"/admin/inventory/stockmovement/{StockMovement.objects.get(delta=-5).pk}/change/"
+    )
+    assert "-5 removed" in page.text
+    assert "stocked" not in page.text
 
 
 def test_list_counts_and_pages_through_a_limited_number_of_rows(amy, orders, monkeypatch) -> None:
