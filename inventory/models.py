@@ -1,12 +1,15 @@
 """Products, stock rows and the ledger of every change of stock."""
 
 import re
+from functools import partial
 
 from django.contrib import admin
 from django.contrib.staticfiles import finders
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
-from django.db import models
+from django.db import models, transaction
+from django.db.models.signals import post_delete
+from django.dispatch import receiver
 from django.templatetags.static import static
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
@@ -114,6 +117,12 @@ class Product(models.Model):
     def text(self) -> str:
         """Return the description in the active language."""
         return self._in_language("description")
+
+
+@receiver(post_delete, sender=Product)
+def _delete_photo(instance: Product, **_signal: object) -> None:
+    if name := instance.photo.name:
+        transaction.on_commit(partial(instance.photo.storage.delete, name))
 
 
 class Stock(Fenced):

@@ -175,6 +175,18 @@ def test_photo_replaces_the_catalogues_picture_until_it_is_removed(
     assert not list(media.rglob("*.webp"))
 
 
+@pytest.mark.parametrize("how", ["1/delete/", ""], ids=["page", "list"])
+def test_photo_of_a_deleted_product_is_deleted(how, amy, media, django_capture_on_commit_callbacks):
+    upload(amy, encoded("JPEG"))
+    pk = str(Product.objects.get().pk)
+    form = {"post": "yes", "action": "delete_selected", "_selected_action": pk}
+    assert list(media.rglob("*.webp"))
+    with django_capture_on_commit_callbacks(execute=True):
+        amy.post(f"/admin/inventory/product/{how.replace('1', pk)}", form)
+    assert not Product.objects.exists()
+    assert not list(media.rglob("*.webp"))
+
+
 @pytest.mark.parametrize("name", ["0123456789abcdef.webp", "../shop.sqlite3", "%2e%2e/x.webp"])
 def test_other_files_are_not_served(name, media, client):
     assert client.get(f"/media/products/{name}").status_code == 404
