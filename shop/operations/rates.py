@@ -108,7 +108,7 @@ def _place(number: float) -> float:
 
 def start(role: str) -> None:
     """Publish from now on what this process counts; further calls change nothing."""
-    thread = threading.Thread(target=_publish, args=(role, _counted()), name="rates", daemon=True)
+    thread = threading.Thread(target=publish, args=(role, _counted()), name="rates", daemon=True)
     if _threads.setdefault(os.getpid(), thread) is thread:
         thread.start()
 
@@ -150,10 +150,13 @@ def _key(second: int) -> str:
     return f"rates:{second}"
 
 
-def _publish(role: str, before: Counts) -> None:
+def publish(role: str, before: Counts) -> None:
+    """Add the growth since `before` once a second, for ever; see `start`."""
     second = int(time.time())
     while True:
-        second = max(second + 1, int(time.time()))
+        now_second = int(time.time())
+        # Woken a moment too early, or on time; else the thread was late, or the clock was set.
+        second = second + 1 if second - now_second in (0, 1) else now_second
         time.sleep(min(1.0, max(0.0, second - time.time())))
         now = _counted()
         grown = {name: count - before.get(name, 0) for name, count in now.items()}

@@ -51,6 +51,35 @@ def test_growth_of_all_processes_is_summed():
     assert running <= 2 * (time.time() - start + 1), "a second start began another thread"
 
 
+class SetBack:
+    """A clock that is set back by an hour after five seconds; after ten, its process ends."""
+
+    def __init__(self, start: int) -> None:
+        self.now, self.naps = start + 0.5, 0
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps += 1
+        if self.naps > 10:
+            raise KeyboardInterrupt
+        self.now += seconds - 3600 * (self.naps == 5)
+
+
+def test_rates_follow_a_clock_that_is_set_back(monkeypatch):
+    """Before, they were those of a future that never came, and the process seemed to be gone."""
+    clock = SetBack(int(time.time()) - 20_000)
+    monkeypatch.setattr(rates, "time", clock)
+    with pytest.raises(KeyboardInterrupt):
+        rates.publish("seller", {})
+    running = [
+        (counts or {}).get((rates.PROCESS, "seller"))
+        for counts in rates.read(int(clock.now) - 1, 4)
+    ]
+    assert running == [1] * 4
+
+
 def test_unavailable_redis_is_an_error():
     with override_settings(REDIS_URL=CLOSED_PORT), pytest.raises(ServiceUnavailable):
         rates.read(1001, 3)
