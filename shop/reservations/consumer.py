@@ -60,6 +60,7 @@ class Consumer:
 
     def _write(self, sale: Sale) -> int | None:
         """Write a batch of a sale; return the number of entries, or None after a failure."""
+        metrics.beat()  # the sales before it may have waited for their locks
         try:
             return order_writer.write(sale=sale) if store.backlog(sale=sale) else 0
         except (LockError, Overloaded) as error:

@@ -1,7 +1,7 @@
 """Outcomes of the entries of a queued sale, and units that are released."""
 
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +11,7 @@ from locking import locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
+from shop.platform import metrics
 from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
@@ -122,6 +123,22 @@ def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
         assert [status(one) for one in both] == ["waiting", "won"]
     consume()
     assert status(both[0]) == "won"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_consumer_is_alive_while_it_waits_for_the_locks_of_several_sales(monkeypatch) -> None:
+    """Each wait takes up to five seconds; its health check allows fifteen without a sign."""
+    monkeypatch.setattr(order_writer, "BATCH_LOCK_TIMEOUT", 0.05)
+    sales = [a_queued_sale() for _ in range(3)]
+    for sale in sales:
+        ask(sale)
+    beats: list[None] = []
+    monkeypatch.setattr(metrics, "beat", lambda: beats.append(None))
+    with ExitStack() as held:
+        for sale in sales:
+            held.enter_context(held_by_another(locks["process"], lock_name(sale.pk)))
+        consumer.Consumer(threading.Event()).round()
+    assert len(beats) == 3
 
 
 @pytest.mark.only("mysql")
