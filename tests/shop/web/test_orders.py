@@ -187,6 +187,17 @@ def test_order_says_why_money_goes_back(shop, order, status):
     assert "Refunded" not in page, "the money is not there yet"
 
 
+@pytest.mark.parametrize("status", WHY_REFUNDED)
+def test_page_is_loaded_again_unless_that_would_clear_the_address(shop, order, status):
+    """A refund may take minutes; the page was replaced every three seconds."""
+    start_payment(order=order)
+    Payment.objects.update(status=Payment.Status.REFUNDING)
+    Order.objects.update(status=status)
+    page = shop.get(order.get_absolute_url()).text
+    assert ('name="street"' in page) == (status == Order.Status.PAID)
+    assert ("hx-get" in page) != (status == Order.Status.PAID)
+
+
 # --- the header's badge -------------------------------------------------------------------------
 
 
