@@ -28,7 +28,7 @@
     const place = placeUrl ? await json(placeUrl) : null;
     const values = { said: place?.position, position: order.indexOf(place?.ticket) + 1, count: list.length };
     if (!place) return ["drawn", values];
-    if (!values.position) return ["late", values];
+    if (!values.position || values.said > values.count) return ["late", values]; // or joined again after the turn
     return [values.position === values.said ? "correct" : "position", values];
   };
 

@@ -85,6 +85,10 @@ def test_visitor_waits_and_buys(people):
     check, answer = page.get_by_role("button", name="Check it"), page.locator("[data-check] p")
     check.click()
     expect(answer).to_have_text(re.compile(r"Your position is correct: \d+ of 25\. Computed in"))
+    place = page.request.get(f"{ROOM}place.json").json()
+    page.route("**/room/place.json", partial(Route.fulfill, json=place | {"position": 26}))
+    check.click()  # as after the turn is over, and joining again
+    expect(answer).to_contain_text("The draw is correct. You joined after it")
     record = page.request.get(f"{ROOM}record.json").json()
     for changed, words in (({"seed": "0"}, "secret number"), ({"list": []}, "list of tickets")):
         page.route("**/room/record.json", partial(Route.fulfill, json=record | changed))
