@@ -10,6 +10,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import label_for_field
+from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
@@ -21,6 +22,9 @@ from shop.templatetags.shop import money
 
 class HistoryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Tells what was changed into what, and translates what `entry` returned."""
+
+    # Browsers then refuse what the server does: no number of these objects may be 0.
+    formfield_overrides = {models.IntegerField: {"min_value": 1}}
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

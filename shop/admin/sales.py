@@ -9,7 +9,6 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -44,8 +43,7 @@ YEARS = range(2000, 2100)
 
 def units_field(**options: Any) -> forms.IntegerField:
     """Return a field for a number of units to add to a stock or to remove."""
-    limits = [MinValueValidator(1), MaxValueValidator(MAX_UNITS)]
-    return forms.IntegerField(validators=limits, **{"label": _("Units"), **options})
+    return forms.IntegerField(min_value=1, max_value=MAX_UNITS, **{"label": _("Units"), **options})
 
 
 def free_slug(wanted: str) -> str:

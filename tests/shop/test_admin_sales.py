@@ -54,6 +54,14 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("of", ["shop/sale", "waiting_room/room"])
+def test_browsers_refuse_a_number_that_the_server_refuses(amy, of):
+    """They accepted a limit of 0, and 0 people per minute."""
+    numbers = re.findall('<input type="number"[^>]*>', amy.get(f"/admin/{of}/add/").text)
+    assert numbers
+    assert [one for one in numbers if 'min="1"' not in one and "step=" not in one] == []
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_is_explained_at_its_field(amy, cup, mistake):
     changed, field = MISTAKES[mistake]
