@@ -98,7 +98,7 @@ def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
         old, new = (row.backend, row.mode), (row.next_backend, row.next_mode)
         words = {"old": guard_title(*old), "new": guard_title(*new)}
         advice = _("Started by %(by)s: “%(reason)s”.")
-        by = {"by": row.changed_by or "–", "reason": row.reason}
+        by = {"by": row.changed_by or "–", "reason": _(row.reason)}
         yield Condition("warn", text % words, advice % by, _("Show the switch"), "#drain")
 
 

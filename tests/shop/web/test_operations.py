@@ -8,7 +8,7 @@ from locking import policy
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
-from tests.shop.making import a_customer, put_in_force, signed_in
+from tests.shop.making import a_customer, hidden_fields, put_in_force, signed_in
 from tests.shop.staff import (
     CLOSED_PORT,
     SWITCH,
@@ -112,6 +112,20 @@ def test_dangerous_switch_requires_the_typed_name(amy, mode, step):
     assert amy.post("/ops/switch/", {**sent, "confirm": "database"}).status_code == 302
     until(lambda: backend_in_force() == "database")
     assert LockPolicyChange.objects.get().forced == (step == "force")
+
+
+@seen_by_threads
+def test_reason_of_a_switch_back_is_in_the_language_of_its_reader(amy):
+    amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
+    until(lambda: backend_in_force() == "database")
+    chinese = {"headers": {"Accept-Language": "zh-hans"}}
+    statistics = amy.get("/ops/statistics/", **chinese).text
+    form = hidden_fields(statistics.partition('action="/ops/switch/"')[2])
+    amy.post("/ops/switch/", {**form, "step": "drain"}, **chinese)
+    until(lambda: backend_in_force() == "redis")
+    for page in ("", "statistics/"):
+        assert "“Switched back”" in amy.get(f"/ops/{page}").text
+        assert "“切换回原来的锁”" in amy.get(f"/ops/{page}", **chinese).text
 
 
 def test_switch_to_the_active_setting_is_refused(amy):
