@@ -62,20 +62,21 @@ class Web(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the URL of nginx with the project's configuration in front of `Upstream`."""
+def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the address of `Upstream`."""
     monkeypatch.setattr(Upstream, "requests", Counter())
     monkeypatch.setattr(Upstream, "status", 200)
-    web = Web((HOST, 0), Upstream)
-    threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
-    nginx = Nginx(web=f"{HOST}:{web.server_port}")
-    try:
-        nginx.start()
-        yield nginx.url
-    finally:
-        nginx.stop()
+    with Web((HOST, 0), Upstream) as web:
+        threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"{HOST}:{web.server_port}"
         web.shutdown()
-        web.server_close()
+
+
+@pytest.fixture
+def proxy(upstream: str) -> Iterator[str]:
+    """Yield the URL of nginx with the project's configuration in front of `Upstream`."""
+    with Nginx(web=upstream) as nginx:
+        yield nginx.url
 
 
 def get(url: str, data: bytes | None = None, **headers: str) -> tuple[int, bytes]:
@@ -249,6 +250,42 @@ def test_too_many_sign_ins_are_refused(proxy: str) -> None:
     assert refused.startswith(b"HTTP/1.1 429")
     assert b"Retry-After: 10\r\n" in refused
     assert b"try again" in refused
+
+
+class Strict(Nginx):
+    """Lets each client sign in once, and believes the address that a client claims."""
+
+    def command(self) -> list[str]:
+        command, file = super().command(), self.folder / "nginx.conf"
+        claimed = f"server_tokens off; set_real_ip_from {HOST}; real_ip_header X-Forwarded-For;"
+        text = file.read_text().replace("server_tokens off;", claimed)
+        text = text.replace(" burst=300 nodelay", "").replace("rate=10r/s", "rate=1000r/s")
+        file.write_text(text.replace("rate=5r/s", "rate=1r/m"))
+        return command
+
+
+FIRST_OF_A_CLIENT = {
+    "2001:db8:1:2::1": True,
+    "2001:db8:1:2:ffff::2": False,
+    "2001:db8:1:2:0a0a:0a0a:0a0a:0a0a": False,
+    "2001:db8:1:3::1": True,
+    "2001:db8:0a0a::1": True,
+    "203.0.113.1": True,
+    "203.0.113.2": True,
+    "203.0.113.1 ": False,
+    "::ffff:198.51.100.1": True,
+    "::ffff:198.51.100.2": True,
+}
+
+
+def test_sign_ins_are_limited_for_each_network_of_a_customer(upstream: str) -> None:
+    """A customer has 2**64 addresses of IPv6; each had a limit of its own."""
+    with Strict(web=upstream) as nginx:
+        codes = {
+            address: post(f"{nginx.url}accounts/sign-in/", **{"X-Forwarded-For": address})[0]
+            for address in FIRST_OF_A_CLIENT
+        }
+    assert {one: code == 200 for one, code in codes.items()} == FIRST_OF_A_CLIENT
 
 
 def test_photo_of_a_product_may_be_large_and_is_kept(proxy: str) -> None:
