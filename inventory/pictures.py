@@ -20,6 +20,8 @@ MAX_PIXELS = 25_000_000
 SIDE = 1000
 """Pixels of the longer side as stored: twice those of the largest picture on a page."""
 QUALITY = 82
+EXIF = ("exif", "Raw profile type exif")
+"""Where Pillow stores what a camera recorded."""
 
 
 def new_name(product: object, name: str) -> str:
@@ -51,6 +53,10 @@ def encode(file: UploadedFile) -> ContentFile[bytes]:
             if opened.width * opened.height > MAX_PIXELS:  # nothing is decoded yet
                 raise Image.DecompressionBombError
             opened.draft("RGB", (SIDE, SIDE))
+            opened.load()
+            opened.getexif()  # kept, so that the orientation is known without its source
+            for source in EXIF:  # Pillow would encode it again, and fail if it is damaged
+                opened.info.pop(source, None)
             upright = ImageOps.exif_transpose(opened)
             picture = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):

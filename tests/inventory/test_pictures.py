@@ -93,6 +93,14 @@ def exif() -> Image.Exif:
     return recorded
 
 
+def with_damaged_data() -> bytes:
+    """Return a turned JPEG with a text for its height: only to read that again is possible."""
+    name, height = (tag.to_bytes(2) for tag in (ExifTags.Base.Make, ExifTags.Base.ImageLength))
+    good = encoded("JPEG", exif=exif())
+    assert good.count(name + b"\x00\x02") == 1
+    return good.replace(name + b"\x00\x02", height + b"\x00\x02")
+
+
 def upload(amy: Client, content: bytes, name: str = "kettle.jpg", **form: str):
     photo = SimpleUploadedFile(name, content, "image/jpeg")
     return amy.post(ADD, {**product_form(""), "is_listed": "on", "photo": photo, **form})
@@ -132,12 +140,13 @@ def test_upload_of_a_bad_photo_is_refused(name, amy, media):
     ("content", "size", "mode"),
     [
         (encoded("JPEG", exif=exif(), comment=b"of a camera"), (20, 40), "RGB"),
+        (with_damaged_data(), (20, 40), "RGB"),
         (encoded("PNG", (3000, 1500), "RGBA"), (1000, 500), "RGB"),
         (encoded("PNG", mode="LA", size=(10, 10)), (10, 10), "RGB"),
         (encoded("WEBP", xmp=b"<x:xmpmeta/>"), (40, 20), "RGB"),
         (encoded("JPEG", (60, 60), "CMYK"), (60, 60), "RGB"),
     ],
-    ids=["turned, with a place", "large", "grey", "WebP", "print colours"],
+    ids=["turned, with a place", "damaged data", "large", "grey", "WebP", "print colours"],
 )
 def test_photo_is_scaled_turned_and_stripped(content, size, mode, amy, media, client):
     assert upload(amy, content, "../../x.svg").status_code == 302
