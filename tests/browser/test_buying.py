@@ -8,7 +8,7 @@ from django.utils import timezone
 from playwright.sync_api import Route, expect
 
 from devservers.faults.waiting import until
-from inventory.models import Stock
+from inventory.models import Stock, StockMovement
 from locking import policy
 from shop.administration.audit import audit_all
 from shop.models import Order, Sale, digest
@@ -297,3 +297,13 @@ def test_page_polls_each_second_and_pauses_in_a_hidden_tab(people):
     with page.expect_response(f"**{poll}**"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     assert len(polls) == seen + 1
+
+
+def test_double_click_of_staff_adds_stock_once(people):
+    """Each of the two requests added the units, and the page told of one."""
+    page, sale = people("amy"), Sale.objects.get(slug="phone-x")
+    stocked = StockMovement.objects.filter(stock=sale.stock_id, reason="stocked")
+    page.goto(f"/admin/shop/sale/{sale.pk}/change/")
+    page.get_by_role("button", name="Add stock").dblclick(delay=30)
+    expect(page.get_by_text("stock added")).to_be_visible()
+    assert stocked.count() == 2
