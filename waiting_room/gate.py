@@ -9,12 +9,14 @@ from shop.errors import NotAdmitted, NotFound, ServiceUnavailable
 from shop.models import Sale
 from shop.purchase.admission import GateState
 from waiting_room import service
+from waiting_room.models import Room
 
 MAX_REMEMBERED = 100_000
 """Turns; then the process asks Redis for them again."""
 
-_turns: dict[tuple[int, int], tuple[float, bool]] = {}
-"""By sale and customer: the earliest end (monotonic), and whether Redis knows of a try to buy."""
+_turns: dict[tuple[str, int], tuple[float, bool]] = {}
+"""By generation of the room and customer: the earliest end (monotonic), and whether Redis knows of
+a try to buy."""
 
 
 class RoomGate:
@@ -22,17 +24,17 @@ class RoomGate:
 
     def check(self, *, sale: Sale, customer_id: int) -> None:
         """Raise NotAdmitted, or ServiceUnavailable if the place cannot be read."""
-        if service.room_of(sale=sale) is None:
-            return
-        if self._ask(sale, customer_id, is_buying=True).state != "turn":
+        room = service.room_of(sale=sale)
+        if room and self._ask(room, sale, customer_id, is_buying=True).state != "turn":
             raise NotAdmitted(url=url_of(sale))
 
     def state(self, *, sale: Sale, customer_id: int | None) -> GateState | None:
         """Return the customer's state in the room of the sale, None without a room."""
-        if service.room_of(sale=sale) is None:
+        room = service.room_of(sale=sale)
+        if room is None:
             return None
         try:
-            return self._ask(sale, customer_id) if customer_id else GateState(url_of(sale))
+            return self._ask(room, sale, customer_id) if customer_id else GateState(url_of(sale))
         except ServiceUnavailable:
             return GateState(url_of(sale), "closed")
 
@@ -45,8 +47,11 @@ class RoomGate:
         people = ((_("People admitted"), now.serving), (_("People waiting"), now.waiting))
         return [(_("Waiting room"), service.STATES[now.state]), *people]
 
-    def _ask(self, sale: Sale, customer_id: int, *, is_buying: bool = False) -> GateState:
-        until, is_told = _turns.get((sale.pk, customer_id), (0.0, False))
+    def _ask(
+        self, room: Room, sale: Sale, customer_id: int, *, is_buying: bool = False
+    ) -> GateState:
+        turn = room.generation, customer_id
+        until, is_told = _turns.get(turn, (0.0, False))
         seen, url = GateState(url_of(sale), "turn", lasts=until - time.monotonic()), url_of(sale)
         is_known = seen.lasts > 0
         if is_known and (is_told or not is_buying):
@@ -64,7 +69,7 @@ class RoomGate:
         if len(_turns) >= MAX_REMEMBERED:
             _turns.clear()
         is_told = is_buying and sale.left > 0
-        _turns[sale.pk, customer_id] = time.monotonic() + place.lasts, is_told
+        _turns[turn] = time.monotonic() + place.lasts, is_told
         return GateState(url, "turn", place.position, place.lasts)
 
 

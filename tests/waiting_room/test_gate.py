@@ -113,6 +113,16 @@ def test_returned_unit_goes_to_the_next_in_line(li, settings) -> None:
     assert Order.objects.filter(status="pending").get().customer_id == third.user.pk
 
 
+def test_reset_ends_the_turns_that_a_process_remembers(li) -> None:
+    """Everyone has to join again; before, such a customer could buy for up to two minutes."""
+    room = a_room(inlet=60_000)
+    admitted(room, li.user.pk)
+    assert gate_state(sale=room.sale, customer_id=li.user.pk).state == "turn"
+    service.reset(room=room, reason="Redis was replaced", staff=li.user)
+    assert gate_state(sale=room.sale, customer_id=li.user.pk).state == "outside"
+    assert send(li, room.sale, "token").body["error"] == "not_admitted"
+
+
 def test_sale_page_knows_the_state_of_the_room(li) -> None:
     """It said "Join the waiting room" to a customer at position 3, and nothing to one admitted."""
     room = a_room(mode="lottery", inlet=6000, opens_in=60)
