@@ -56,8 +56,9 @@ urlpatterns = [
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),
-    # Instead of Django's view, which has no rate limit.
+    # Instead of Django's views, which have no rate limit.
     path("admin/login/", RedirectView.as_view(pattern_name="login", query_string=True)),
+    path("admin/password_change/", RedirectView.as_view(pattern_name="password")),
     path("admin/", admin.site.urls),
     # Without a CSRF token, so that a page can be the same for all visitors.
     path("i18n/setlang/", csrf_exempt(accounts.set_language), name="set_language"),

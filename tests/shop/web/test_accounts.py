@@ -66,6 +66,18 @@ def test_changes_of_an_account_are_limited(path, li, settings):
     assert statuses == [400, 400, 429]
 
 
+def test_wrong_passwords_of_staff_are_limited_wherever_they_change_it(amy, settings):
+    """The admin's own page let an open session try any number of passwords."""
+    settings.SIGN_IN_FAILURE_LIMIT = "2/minute"
+    client = client_of(amy)
+    page = client.get("/admin/password_change/", follow=True)
+    path = page.redirect_chain[-1][0] if page.redirect_chain else "/admin/password_change/"
+    form = {**FORMS["password"], "old_password": "wrong"}
+    assert [client.post(path, form).status_code for _ in range(3)] == [400, 400, 429]
+    client.post("/admin/password_change/", FORMS["password"])
+    assert User.objects.get().check_password(PASSWORD)
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
