@@ -29,7 +29,10 @@ def start(*, room: Room, cutoff: int) -> None:
     if room.pk not in _drawing:
         _drawing.add(room.pk)
         work = threading.Thread(target=_run, args=(room, cutoff), name="lottery", daemon=True)
-        work.start()
+        try:
+            work.start()
+        except RuntimeError:  # no more threads; the next visit tries again
+            _drawing.discard(room.pk)
 
 
 def _run(room: Room, cutoff: int) -> None:

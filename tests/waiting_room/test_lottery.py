@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -72,6 +74,17 @@ def test_first_poll_after_the_opening_draws_and_the_record_proves_it() -> None:
     assert Room.objects.get().root == record["root"]
     everyone = [place_of(sale=room.sale, customer_id=one) for one in range(1, 32)]
     assert sorted(place.position for place in everyone) == list(range(1, 32))
+
+
+def test_draw_without_a_free_thread_is_repeated(monkeypatch) -> None:
+    """The page failed, and its process never drew again."""
+    room = a_lottery(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no thread")))
+        open_sale(room)
+        assert status_of(sale=room.sale).state == "shuffling"
+    service.clear()
+    until(lambda: status_of(sale=room.sale).state == "open", "the draw")
 
 
 def test_seed_is_secret_until_the_order_is_in_force(monkeypatch) -> None:
