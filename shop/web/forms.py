@@ -34,6 +34,8 @@ from shop.sales.purchase_request import PurchaseRequest
 TOKEN = "purchase_token"  # noqa: S105
 """The form field with the token of `shop.purchase.tokens`."""
 MAIL_HELP = _("For updates on your orders, and to reset your password.")
+MAX_RESETS = 10
+"""Accounts to which one request sends a link."""
 FIELDS = frozenset({"quantity", "attempt", FIELD})
 
 
@@ -77,7 +79,9 @@ class ResetForm(PasswordResetForm):
         """Write a message to each account with the address."""
         address = self.cleaned_data["email"]
         found = User.objects.filter(email__in={address, address.lower()}, is_active=True)
-        for user in found:  # an exact match, which every database finds by the index
+        # An exact match, which every database finds by the index. Anyone can enter the address in
+        # any number of accounts: the oldest ones may be its owner's.
+        for user in found.order_by("pk")[:MAX_RESETS]:
             if user.has_usable_password():
                 request_reset(customer=user)
 

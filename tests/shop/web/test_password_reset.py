@@ -49,6 +49,15 @@ def test_every_address_gets_the_same_answer(wang) -> None:
     assert [message.customer for message in Message.objects.all()] == [wang], "once in a while"
 
 
+def test_one_request_leads_to_few_messages() -> None:
+    """Anyone can open a thousand accounts with the address of another person."""
+    accounts = [User(username=f"n{n}", email="li@example.com", password=OLD) for n in range(15)]
+    User.objects.bulk_create(accounts)
+    ask("li@example.com")
+    told = Message.objects.order_by("pk").values_list("customer__username", flat=True)
+    assert list(told) == [one.username for one in accounts[:10]], "the oldest, which may be theirs"
+
+
 @pytest.mark.parametrize("spelled", ["Wang@Example.com", "wang@example.com", "WANG@EXAMPLE.COM"])
 def test_address_is_found_in_any_spelling(spelled: str) -> None:
     form = {"username": "wang", "password1": OLD, "password2": OLD, "email": "Wang@Example.com"}
