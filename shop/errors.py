@@ -4,7 +4,6 @@ docs/reference/http.md says which codes a purchase may return.
 """
 
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from typing import Any
 
 from django.conf import settings
 from django.db import (
-    DataError,
     IntegrityError,
     InterfaceError,
     InternalError,
@@ -244,7 +242,6 @@ def refusing_lock_errors() -> Iterator[None]:
 PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026:"
 VERBS = ("buy", "pay", "payment", "cancel", "refund", "answer", "join", "address", "remind")
 """Last parts of URLs to which the form of the page above them is posted."""
-ID = re.compile("[0-9]{1,18}")
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
 # During a release, tables, columns and privileges may be missing, and columns may exist that the
 # running code does not fill; a server may be read-only. The same request may succeed later.
@@ -319,10 +316,10 @@ class DomainErrorMiddleware(MiddlewareMixin):
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""
         refusal = refusal_of(error)
-        if refusal is None and isinstance(error, ValueError | OverflowError | DataError):
+        if refusal is None and isinstance(error, ValueError):
             # An action of the admin on what is no row's id: Django does not check it.
             chosen = request.POST.getlist("_selected_action")
-            refusal = None if all(map(ID.fullmatch, chosen)) else BadInput()
+            refusal = None if all(map(str.isdecimal, chosen)) else BadInput()
         return answer(request, refusal) if refusal else None
 
 

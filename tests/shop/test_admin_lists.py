@@ -73,7 +73,7 @@ def test_payments_of_an_order_are_linked_from_its_page(amy, orders) -> None:
     assert list(amy.get(link).context["cl"].result_list) == list(orders[1].payments.all())
 
 
-@pytest.mark.parametrize("chosen", ["abc", "", "1 2", "9" * 30])
+@pytest.mark.parametrize("chosen", ["abc", "", "1 2"])
 @pytest.mark.parametrize("path", LISTS[:2])
 def test_action_on_a_malformed_selection_is_refused(path, chosen, amy, orders) -> None:
     action = "refund" if path == "shop/order" else "delete_selected"
