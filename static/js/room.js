@@ -14,9 +14,10 @@
   let timer;
   let asking;
 
-  // Of this tab, so that a reload announces nothing twice and raises no estimate.
-  let memory = JSON.parse(sessionStorage.getItem(statusUrl) ?? "{}");
-  const remember = (values) => sessionStorage.setItem(statusUrl, JSON.stringify(Object.assign(memory, values)));
+  // Of this tab and place, so that a reload announces nothing twice and raises no estimate.
+  const key = [statusUrl, status.generation, place?.ticket].join();
+  let memory = JSON.parse(sessionStorage.getItem(key) ?? "{}");
+  const remember = (values) => sessionStorage.setItem(key, JSON.stringify(Object.assign(memory, values)));
 
   const title = document.title;
   const language = document.documentElement.lang;
@@ -102,7 +103,7 @@
   };
   const forget = () => {
     memory = {};
-    sessionStorage.removeItem(statusUrl);
+    sessionStorage.removeItem(key);
   };
   const dropPlace = () => {
     place = null;

@@ -145,6 +145,19 @@ def test_reset_that_the_tab_missed_takes_the_place_from_the_page(people):
     assert ROOM in page.url, "not sent to the sale"
 
 
+def test_tab_does_not_mix_the_estimates_of_two_accounts(people):
+    """A lower one is kept: the second customer was promised the first one's minute."""
+    page, status, _heard = waiting_and_hearing(people)
+    estimate = page.locator("[data-estimate]")
+    status["serving"] = 950
+    expect(estimate).to_have_text("less than a minute")
+    other = people("wang")
+    page.context.add_cookies(other.context.cookies())
+    status["serving"] = 0
+    open_room(page)
+    expect(estimate).to_have_text("8 to 12 minutes")
+
+
 def test_turn_that_is_over_leads_to_the_end_of_the_line(people):
     """The turn passed while the tab was hidden; the tab then forgets it, and so the estimate."""
     page, status, heard = waiting_and_hearing(people)
@@ -154,7 +167,7 @@ def test_turn_that_is_over_leads_to_the_end_of_the_line(people):
     expect(again).to_be_visible()
     assert ROOM in page.url, "not sent to the sale"
     assert heard[-1] == "Your turn is over"
-    assert page.evaluate(f"sessionStorage.getItem('{ROOM}status.json')") is None
+    assert not [name for name in page.evaluate("Object.keys(sessionStorage)") if ROOM in name]
     again.click()
     expect(page).to_have_url(re.compile(f"{ROOM}$"))
 
