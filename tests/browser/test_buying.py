@@ -304,6 +304,12 @@ def test_double_click_of_staff_adds_stock_once(people):
     page, sale = people("amy"), Sale.objects.get(slug="phone-x")
     stocked = StockMovement.objects.filter(stock=sale.stock_id, reason="stocked")
     page.goto(f"/admin/shop/sale/{sale.pk}/change/")
-    page.get_by_role("button", name="Add stock").dblclick(delay=30)
+    sent: list[Route] = []
+    # No reply before the second click.
+    page.route("**/admin/shop/sale/", lambda route: sent.append(route))
+    with page.expect_request("**/admin/shop/sale/"):
+        page.get_by_role("button", name="Add stock").dblclick(delay=30, no_wait_after=True)
+    (one,) = sent
+    one.continue_()
     expect(page.get_by_text("stock added")).to_be_visible()
     assert stocked.count() == 2
