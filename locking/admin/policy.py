@@ -58,6 +58,9 @@ class SwitchForm(forms.ModelForm):  # type: ignore[type-arg]
         self.fields["mode"].label = modes().title()
         self.fields = {name: self.fields[name] for name in _shown(self.fields)}
         self.initial["reason"] = ""  # the stored reason belongs to the last switch
+        step: Any = self.fields.get("step")
+        if step and not self.is_bound and not self.instance.next_backend:
+            step.choices = step.choices[:-1]
 
     def clean(self) -> dict[str, Any]:
         """Refuse to switch to what is active: callers would wait for nothing."""

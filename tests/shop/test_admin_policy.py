@@ -31,11 +31,17 @@ def test_staff_switch_the_lock(amy):
 
 def test_switch_is_cancelled(amy):
     put_in_force("redis")
+    assert 'value="cancel"' not in amy.get(POLICY).text
     policy.switch(backend="none", wait=False)
+    assert 'value="cancel"' in amy.get(POLICY).text
     form = {"backend": "none", "mode": "fenced", "reason": "x", "step": "drain"}
     assert "in progress" in amy.post(POLICY, form, follow=True).text
     amy.post(POLICY, {**form, "step": "cancel"})
     assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
+    assert (
+        "No switch is in progress."
+        in amy.post(POLICY, {**form, "step": "cancel"}, follow=True).text
+    )
 
 
 def test_switching_requires_its_permission():
