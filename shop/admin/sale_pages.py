@@ -64,7 +64,8 @@ class PageActions(HistoryAdmin):
                     problem = refusal % name
             except ShopError as error:
                 is_refusal = refusal and isinstance(error, InvalidTransition)
-                problem = f"{name}: {refusal if is_refusal else error.title}"
+                why = {"label": name, "error": refusal if is_refusal else error.title}
+                problem = _("%(label)s: %(error)s") % why
             except OutcomeUnknown:
                 text = _("%s: the database did not reply. Check the result before you retry.")
                 problem = text % name

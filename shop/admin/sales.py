@@ -141,7 +141,8 @@ class NewSaleForm(SaleForm):
 class StockForm(ActionForm):
     """The actions on sales, with the number of units to add or to remove."""
 
-    units = units_field(required=False, initial=10)
+    # Any text, which `_units` explains: Django would say that no action was selected.
+    units = forms.CharField(label=_("Units"), required=False, initial=10, widget=forms.NumberInput)
 
 
 class SaleAdmin(SalePages):
@@ -282,7 +283,8 @@ class SaleAdmin(SalePages):
         try:
             return int(units_field().clean(request.POST.get("units")))
         except forms.ValidationError as error:
-            self.message_user(request, "; ".join(error.messages), messages.ERROR)
+            text = {"label": _("Units"), "error": "; ".join(error.messages)}
+            self.message_user(request, _("%(label)s: %(error)s") % text, messages.ERROR)
             return 0
 
     @admin.action(description=_("Open now"), permissions=["change"])

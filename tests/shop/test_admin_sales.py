@@ -243,6 +243,7 @@ def test_unsold_units_are_removed_once_the_name_was_typed(amy):
     for units, left in ((7, 6), (6, 0), (1, 0), (0, 0), (-1, 0), ("x", 0), ("9" * 30, 0), ("", 0)):
         said = messages(act(amy, "reduce", sale, units=units, confirm=sale.slug))
         assert ("fewer units are unsold" in said) == (units in (7, 1))
+        assert said.startswith("Units: ") == (units in (0, -1, "x", "9" * 30, "")), said
         amy.get("/admin/")  # shows the message, so that it is not shown again
         assert fresh(sale).left == left
     audit = audit_sale(sale=fresh(sale))
