@@ -276,3 +276,11 @@ def test_staff_cannot_grant_permissions(ben):
     sent = {"action": "delete_selected", "_selected_action": boss.pk, "post": "yes"}
     client.post("/admin/shop/user/", sent)
     assert User.objects.filter(pk=boss.pk).exists()
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_index_begins_with_what_merchants_use(amy, language):
+    amy.cookies["django_language"] = language
+    apps = [app["app_label"] for app in amy.get("/admin/").context["app_list"]]
+    assert apps[:3] == ["shop", "inventory", "waiting_room"]
+    assert len(apps) == len(set(apps)) > 3
