@@ -40,14 +40,6 @@ def texts_of_template(template: str) -> Iterator[Text]:
         yield from texts_of(call.replace("\n", "\\n") + ")")
 
 
-def catalogue() -> dict[Text, str]:
-    """Return the translation of each text in the source catalogues."""
-    found: dict[Text, str] = {}
-    for source in CATALOGUES:
-        found |= entries_of(source)
-    return found
-
-
 def entries_of(source: Path) -> dict[Text, str]:
     found = {}
     for entry in source.read_text("utf-8").split("\n\n")[1:]:
@@ -92,13 +84,14 @@ def test_compiled_catalogue_is_up_to_date(source: Path) -> None:
 
 
 def test_admin_keeps_its_own_translations() -> None:
-    """This catalogue precedes Django's: the same text with another meaning needs a context."""
+    """This catalogue precedes Django's: a text of ours with another meaning needs a context."""
     with (Path(admin.__file__).parent / "locale/zh_Hans/LC_MESSAGES/django.mo").open("rb") as file:
         theirs = gettext.GNUTranslations(file)
-    ours = {text: chinese for (context, text), chinese in catalogue().items() if not context}
-    # The shop says 您 throughout, Django's admin says 你.
-    polite = {text: theirs.gettext(text).replace("你", "您") for text in ours}
-    shared = {text: chinese for text, chinese in polite.items() if chinese != text}
+    packages = ("locking", "loadtest", "waiting_room", "shop", "inventory", "templates")
+    used = {text for package in packages for _, text in texts_in(package)}
+    entries = [entry for source in CATALOGUES for entry in entries_of(source).items()]
+    ours = {text[1]: chinese for text, chinese in entries if text in used and not text[0]}
+    shared = {text: theirs.gettext(text) for text in ours if theirs.gettext(text) != text}
     assert shared
     assert {text: ours[text] for text in shared} == shared
 
