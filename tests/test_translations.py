@@ -40,6 +40,14 @@ def texts_of_template(template: str) -> Iterator[Text]:
         yield from texts_of(call.replace("\n", "\\n") + ")")
 
 
+def catalogue() -> dict[Text, str]:
+    """Return the translation of each text in the source catalogues."""
+    found: dict[Text, str] = {}
+    for source in CATALOGUES:
+        found |= entries_of(source)
+    return found
+
+
 def entries_of(source: Path) -> dict[Text, str]:
     found = {}
     for entry in source.read_text("utf-8").split("\n\n")[1:]:
@@ -89,8 +97,7 @@ def test_admin_keeps_its_own_translations() -> None:
         theirs = gettext.GNUTranslations(file)
     packages = ("locking", "loadtest", "waiting_room", "shop", "inventory", "templates")
     used = {text for package in packages for _, text in texts_in(package)}
-    entries = [entry for source in CATALOGUES for entry in entries_of(source).items()]
-    ours = {text[1]: chinese for text, chinese in entries if text in used and not text[0]}
+    ours = {text[1]: zh for text, zh in catalogue().items() if text in used and not text[0]}
     shared = {text: theirs.gettext(text) for text in ours if theirs.gettext(text) != text}
     assert shared
     assert {text: ours[text] for text in shared} == shared
