@@ -107,6 +107,7 @@ def test_dangerous_switch_requires_the_typed_name(amy, mode, step):
     asked = amy.post("/ops/switch/", sent)
     assert asked.status_code == 200
     assert "Type “database”" in asked.text
+    assert f"database + {mode}" in asked.text
     assert amy.post("/ops/switch/", {**sent, "confirm": "redis"}).status_code == 400
     assert backend_in_force() == "redis"
     assert amy.post("/ops/switch/", {**sent, "confirm": "database"}).status_code == 302
