@@ -30,7 +30,7 @@ class HistoryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
         """Return an entry with the values before and after a change."""
-        if add:
+        if add or not form.changed_data:
             return super().construct_change_message(request, form, formsets, add)
         values = [(form.initial.get(name), form.cleaned_data[name]) for name in form.changed_data]
         changes = [list(map(_shown, pair)) for pair in values]

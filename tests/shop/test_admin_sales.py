@@ -165,10 +165,12 @@ def test_history_has_the_values_in_the_language_of_its_reader(amy, language, cha
     sale = a_sale(opens_in=90)
     assert correct(amy, sale, limit_per_customer=3, price="8.90").status_code == 302
     act(amy, "restock", sale, units=7)
+    assert correct(amy, fresh(sale)).status_code == 302
     amy.cookies["django_language"] = language
     page = amy.get(f"/admin/shop/sale/{sale.pk}/history/").text
     assert changed in page
     assert added in page
+    assert re.search(r"<td>\s*</td>", page) is None, "an entry says nothing"
 
 
 @pytest.mark.parametrize(
