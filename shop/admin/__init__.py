@@ -10,7 +10,9 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils.formats import localize
+from django.utils.html import format_html
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
@@ -175,11 +177,37 @@ class PaymentAdmin(LargeTable, ReadOnlyAdmin):
         return with_sign(payment.amount, payment.currency)
 
 
+MAIL = {
+    "unpaid": (_("Waiting for payment"), "order"),
+    "paid": (_("Paid"), "order"),
+    "shipped": (_("Shipped"), "order"),
+    "refund": (_("Refund"), "payment"),
+    "opening": (_("Opening soon"), "sale"),
+    "turn": (_("It's your turn"), "sale"),
+    "reset": (_("Set a new password"), ""),
+}
+"""What staff call a message, and the model that it is about; applications add other kinds."""
+
+
 @admin.register(Message)
 class MessageAdmin(LargeTable, ReadOnlyAdmin):
     """E-mail to customers."""
 
-    list_display = ("kind", "about", "customer", "state", "attempts", "due_at", "created_at")
+    list_display = ("title", "row", "customer", "state", "attempts", "due_at", "created_at")
     list_filter = ("state",)
     search_fields = ("customer__username",)
+    fields = list_display
     shown_with = ("customer",)
+
+    @admin.display(description=_("kind"))
+    def title(self, message: Message) -> str:
+        """Return what staff call the message."""
+        return str(MAIL.get(message.kind, (message.kind,))[0])
+
+    @admin.display(description=_("about"))
+    def row(self, message: Message) -> str:
+        """Link to the order, payment or sale."""
+        if not (model := MAIL.get(message.kind, ("", ""))[1]):
+            return "–"
+        page = reverse(f"admin:shop_{model}_change", args=[message.about])
+        return format_html('<a href="{}">{}</a>', page, message.about)

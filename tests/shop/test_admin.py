@@ -1,5 +1,6 @@
 """Nothing that staff can write in the admin makes the ledger inconsistent."""
 
+import re
 import threading
 from contextlib import closing
 from datetime import timedelta
@@ -22,6 +23,8 @@ from locking.testing.calls import in_thread
 from shop.administration.audit import audit_sale
 from shop.administration.sale_management import restock_sale
 from shop.errors import Overloaded
+from shop.mail.kinds import kinds
+from shop.mail.models import Message
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.reservations import store
@@ -284,3 +287,13 @@ def test_index_begins_with_what_merchants_use(amy, language):
     apps = [app["app_label"] for app in amy.get("/admin/").context["app_list"]]
     assert apps[:3] == ["shop", "inventory", "waiting_room"]
     assert len(apps) == len(set(apps)) > 3
+
+
+def test_mail_is_named_and_leads_to_what_it_is_about(amy, sale):
+    amy.cookies["django_language"] = "zh-hans"
+    order = Order.objects.filter(status=Order.Status.PAID).get()
+    for kind in [*kinds, "another"]:
+        Message.objects.create(kind=kind, about=order.pk, customer=order.customer)
+    page = amy.get("/admin/mail/message/").text
+    assert f'<a href="/admin/shop/order/{order.pk}/change/">{order.pk}</a>' in page
+    assert re.findall(f">({'|'.join(kinds)})<", page) == []
