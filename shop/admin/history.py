@@ -57,8 +57,10 @@ class HistoryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def _of_changes(self, changes: Mapping[str, tuple[str, str]]) -> str:
         lines = []
-        for name, (old, new) in changes.items():
+        for name, values in changes.items():
+            words = dict(self.model._meta.get_field(name).flatchoices)
             field = capfirst(str(label_for_field(name, self.model)))
+            old, new = (str(words.get(value, value)) or "–" for value in values)
             lines.append(
                 _("%(field)s: %(old)s → %(new)s") % {"field": field, "old": old, "new": new}
             )

@@ -57,12 +57,17 @@ def test_page_of_a_room_shows_its_state_and_its_inlet(amy: Client) -> None:
 
 
 def test_history_is_in_the_language_of_its_reader(amy: Client) -> None:
-    room = a_room(inlet=6)
+    room = a_room(opens_in=60, inlet=6)
     for change in ({"action": "pause"}, {"action": "set_inlet", "per_minute": 12}):
         amy.post(f"{LIST}", {**change, "_selected_action": [room.pk]}, headers=CHINESE)
+    sent = {"mode": "lottery", "message": "Soon", "message_zh": ""}
+    assert amy.post(f"{LIST}{room.pk}/change/", sent).status_code == 302
     path = f"{LIST}{room.pk}/history/"
     for page, sentences in (
-        (amy.get(path, headers=CHINESE).text, ("已暂停。", "每分钟放行人数：6 → 12。")),
+        (
+            amy.get(path, headers=CHINESE).text,
+            ("已暂停。", "每分钟放行人数：6 → 12。", "先到先得 → ", "公告：– → Soon"),
+        ),
         (amy.get(path).text, ("Paused.", "People admitted per minute: 6 → 12.")),
     ):
         assert all(sentence in page for sentence in sentences)
