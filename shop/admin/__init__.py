@@ -34,13 +34,16 @@ admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 LockPolicyAdmin.named = staticmethod(guard_title)
 admin.site.enable_nav_sidebar = False  # it takes a quarter of the width from the lists
 admin.site.register(Sale, SaleAdmin)
-FIRST = ("shop", "inventory", "waiting_room")
+FIRST = ("shop", "inventory", "waiting_room"), ("Sale", "Order", "Product")
+"""Apps and models that merchants use daily."""
 
 
 def apps_of(request: HttpRequest, app_label: str | None = None) -> list[Any]:
     """Return the apps in the order in which merchants use them, the same in each language."""
     apps = admin.AdminSite.get_app_list(admin.site, request, app_label)
-    return sorted(apps, key=lambda app: (*FIRST, app["app_label"]).index(app["app_label"]))
+    for app in apps:
+        app["models"].sort(key=lambda model: model["object_name"] not in FIRST[1])
+    return sorted(apps, key=lambda app: (*FIRST[0], app["app_label"]).index(app["app_label"]))
 
 
 admin.site.get_app_list = apps_of  # type: ignore[method-assign]
