@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from django import forms
 from django.conf import settings
 from django.contrib import admin
 from django.db import models, transaction
@@ -17,10 +18,38 @@ from inventory.pictures import PictureField
 from locking.admin import LargeTable, ReadOnlyAdmin
 
 
+class KeepingForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Saves what its reader changed: another page may have saved other fields since.
+
+    The page says what it showed. A form without that, sent by a program, saves all its fields.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        told = self.add_initial_prefix("")
+        is_told = self.is_bound and any(name.startswith(told) for name in self.data)
+        if is_told:
+            # Django looks for a name without _0 before it repeats what two inputs showed.
+            names = {self.add_initial_prefix(name): "" for name in self.fields}
+            self.data = names | {name: self.data[name] for name in self.data}
+        for field in self.fields.values():
+            may_tell = self.instance.pk and not isinstance(field, forms.FileField)
+            field.show_hidden_initial = bool(may_tell and (is_told or not self.is_bound))
+
+    def clean(self) -> dict[str, Any]:
+        """Take the newer values of the fields that the reader left alone."""
+        super().clean()
+        if self.instance.pk:
+            kept = self.cleaned_data.keys() - set(self.changed_data)
+            self.cleaned_data |= {name: getattr(self.instance, name) for name in kept}
+        return self.cleaned_data
+
+
 @admin.register(Product)
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Products of the catalogue; one that was ever on sale can be hidden but not deleted."""
 
+    form = KeepingForm
     list_display = ("name", "name_zh", "amount", "is_listed")
     fieldsets = (
         (None, {"fields": (("name", "name_zh"), "slug", "price", "is_listed")}),
@@ -34,6 +63,10 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_filter = ("is_listed",)
     search_fields = ("name", "name_zh", "slug")
     prepopulated_fields = {"slug": ("name",)}
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the form of a row of the list."""
+        return super().get_changelist_form(request, form=KeepingForm, **kwargs)
 
     @admin.display(description=_("price"), ordering="price")
     def amount(self, product: Product) -> str:

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from inventory.admin import KeepingForm
 from locking.admin import confirm
 from shop.admin.history import HistoryAdmin
 from shop.errors import STORE_ERRORS, NotFound, ShopError
@@ -41,13 +42,17 @@ def inlet_field(**options: Any) -> forms.IntegerField:
 class RoomActionForm(ActionForm):
     """The actions on rooms, with the number of people to admit per minute."""
 
-    per_minute = inlet_field(label=_("People per minute"), required=False)
+    # Any text, which `set_inlet` explains: Django would say that no action was selected.
+    per_minute = forms.CharField(
+        label=_("People per minute"), required=False, widget=forms.NumberInput
+    )
 
 
 @admin.register(Room)
 class RoomAdmin(HistoryAdmin):
     """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
 
+    form = KeepingForm
     list_display = ("sale", "mode", *RUNNING)
     list_select_related = ("sale__product", "sale__stock")
     search_fields = ("sale__slug",)

@@ -19,6 +19,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop, ngettext
 
+from inventory.admin import KeepingForm
 from inventory.queries import stocked
 from locking.admin import confirm
 from shop.admin.sale_pages import SalePages
@@ -52,7 +53,7 @@ def free_slug(wanted: str) -> str:
     return next(name for name in names if not Sale.objects.filter(slug__iexact=name).exists())
 
 
-class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
+class SaleForm(KeepingForm):
     """The fields of a sale that staff can change after its creation."""
 
     class Meta:
@@ -72,20 +73,10 @@ class SaleForm(forms.ModelForm):  # type: ignore[type-arg]
             if name in self.fields:  # Django labels neither of the two inputs
                 for widget, part in zip(self.fields[name].widget.widgets, PARTS, strict=True):
                     widget.attrs["aria-label"] = f"{self.fields[name].label} – {part}"
-        # The page says what it showed: another page may have saved something else since.
-        if says := self.is_bound and "initial-limit_per_customer" in self.data:
-            # Django looks for the name without _0 before it repeats what the two inputs showed.
-            names = {f"initial-{name}": "" for name in self.fields}
-            self.data = names | {name: self.data[name] for name in self.data}
-        for field in self.fields.values():
-            field.show_hidden_initial = bool(self.instance.pk and (says or not self.is_bound))
 
     def clean(self) -> dict[str, Any]:
         """Refuse wrong times, a price above the regular one, and what is fixed by now."""
         super().clean()
-        if self.instance.pk:
-            kept = self.cleaned_data.keys() - set(self.changed_data)
-            self.cleaned_data |= {name: getattr(self.instance, name) for name in kept}
         for name in ("opens_at", "closes_at"):
             if (when := self.cleaned_data.get(name)) and when.year not in YEARS:
                 self.add_error(name, _("Choose a time between 2000 and 2099."))

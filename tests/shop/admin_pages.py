@@ -1,6 +1,7 @@
 """Forms and messages of the admin's pages of sales."""
 
 from datetime import datetime
+from html.parser import HTMLParser
 
 from django.http import HttpResponse
 from django.test import Client
@@ -27,3 +28,37 @@ def times(opens_at: datetime, closes_at: datetime) -> dict[str, str]:
 def messages(response: HttpResponse) -> str:
     """Return the messages that the next page will show."""
     return " ".join(map(str, response.wsgi_request._messages))
+
+
+class _Fields(HTMLParser):
+    """The fields of a page's forms, as a browser would send them unchanged."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._name = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name, kind = given.get("name"), given.get("type")
+        if tag in ("select", "textarea"):
+            self._name = name or ""
+            self.found[self._name] = ""
+        elif tag == "option" and "selected" in given:
+            self.found[self._name] = given["value"] or ""
+        elif tag == "input" and name and kind not in ("submit", "file"):
+            if kind != "checkbox":
+                self.found[name] = given.get("value") or ""
+            elif "checked" in given:
+                self.found[name] = given.get("value") or "on"
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "textarea" and self._name:
+            self.found[self._name] = data.strip()
+            self._name = ""
+
+
+def fields_of(response: HttpResponse) -> dict[str, str]:
+    """Return what a browser would send if nothing were changed."""
+    return _Fields(response.text).found

@@ -7,13 +7,14 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from inventory.models import StockMovement
+from inventory.models import Product, StockMovement
 from locking.admin import base
 from locking.models import JobRun
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, User
 from shop.orders.addresses import save_address
 from shop.payments.service import start_payment
+from tests.shop.admin_pages import fields_of
 from tests.shop.making import ADDRESS, a_customer, a_sale
 from tests.shop.purchases import buy
 
@@ -125,3 +126,17 @@ def test_list_takes_few_queries_and_sorts_by_an_index(path: str, amy, orders) ->
     assert len(queries) <= 8
     joins = [query["sql"] for query in queries if "JOIN" in query["sql"]]
     assert not [sql for sql in joins if "auth_group" not in sql], "a join sorts the whole table"
+
+
+def test_older_page_of_a_product_keeps_what_another_page_saved(amy):
+    product, other = a_sale().product, a_sale().product
+    page, listed = f"/admin/inventory/product/{product.pk}/change/", "/admin/inventory/product/"
+    older, older_list = fields_of(amy.get(page)), fields_of(amy.get(listed))
+    assert amy.post(page, {**older, "price": "19.00"}).status_code == 302
+    assert amy.post(page, {**older, "description": "Boils."}).status_code == 302
+    Product.objects.filter(pk=product.pk).update(is_listed=False)
+    row = next(n for n in range(2) if older_list[f"form-{n}-id"] == str(other.pk))
+    amy.post(listed, {**older_list, f"form-{row}-is_listed": "", "_save": "Save"})
+    product.refresh_from_db()
+    assert (str(product.price), product.description) == ("19.00", "Boils.")
+    assert list(Product.objects.filter(is_listed=True)) == []

@@ -11,7 +11,7 @@ from django.utils import timezone
 from inventory.models import Product
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from tests.shop.admin_pages import act, messages, times
+from tests.shop.admin_pages import act, fields_of, messages, times
 from tests.shop.making import a_sale, buy, fresh, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
@@ -132,22 +132,15 @@ def test_open_sale_is_corrected_by_the_fields_of_its_page(amy, language):
 
 def test_older_page_changes_only_what_its_reader_changed(amy):
     """Two members of staff have the page open, and one of them makes a mistake first."""
-    sale, field = (
-        a_sale(opens_in=3600, lasts=10_800),
-        r'<input type="\w+" name="([\w-]+)" value="(.*?)"',
-    )
+    sale = a_sale(opens_in=3600, lasts=10_800)
     page = f"/admin/shop/sale/{sale.pk}/change/"
-
-    def fields(shown: str) -> dict[str, str]:
-        return dict(re.findall(field, shown[shown.index('id="sale_form"') :]))
-
-    older = fields(amy.get(page).text)
+    older = fields_of(amy.get(page))
     later = times(sale.opens_at + HOUR, sale.closes_at + 3 * HOUR)
     opening = {name: later[name] for name in ("opens_at_0", "opens_at_1")}
     assert amy.post(page, {**older, "price": "8.80", **opening}).status_code == 302
     closing = {name: later[name] for name in ("closes_at_0", "closes_at_1")}
     refused = amy.post(page, {**older, **closing, "limit_per_customer": "0"})
-    said = messages(amy.post(page, {**fields(refused.text), "limit_per_customer": "3"}))
+    said = messages(amy.post(page, {**fields_of(refused), "limit_per_customer": "3"}))
     found = fresh(sale)
     assert (str(found.price), found.limit_per_customer) == ("8.80", 3)
     assert times(found.opens_at, found.closes_at) == later

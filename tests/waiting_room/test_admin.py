@@ -10,6 +10,7 @@ from django.test import Client
 from inventory.models import Product
 from shop.models import User
 from shop.purchase import admission
+from tests.shop.admin_pages import fields_of
 from tests.shop.conftest import amy, in_force
 from tests.shop.making import a_customer, a_sale, signed_in
 from tests.waiting_room.rooms import a_room
@@ -54,6 +55,16 @@ def test_page_of_a_room_shows_its_state_and_its_inlet(amy: Client) -> None:
     for name, value in (("state", "before the opening"), ("people", "1 / 0 / 1")):
         assert re.search(f'field-{name}">.*?<div class="readonly">{value}</div>', page)
     assert re.search('People admitted per minute:</label> <div class="readonly">6</div>', page)
+
+
+def test_older_page_of_a_room_keeps_what_another_page_saved(amy: Client) -> None:
+    room = a_room(opens_in=60)
+    page = f"{LIST}{room.pk}/change/"
+    older = fields_of(amy.get(page))
+    amy.post(page, {**older, "mode": "lottery"})
+    amy.post(page, {**older, "message": "Soon"})
+    room.refresh_from_db()
+    assert (room.mode, room.message) == ("lottery", "Soon")
 
 
 def test_history_is_in_the_language_of_its_reader(amy: Client) -> None:
