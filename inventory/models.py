@@ -1,6 +1,7 @@
 """Products, stock rows and the ledger of every change of stock."""
 
 import re
+from decimal import Decimal
 from functools import partial
 
 from django.contrib import admin
@@ -63,7 +64,7 @@ class Product(models.Model):
     description = models.TextField(_("description"), blank=True)
     description_zh = models.TextField(_("description (Chinese)"), blank=True)
     price = models.DecimalField(
-        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(0)]
+        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(Decimal("0.01"))]
     )
     picture = models.CharField(
         _("picture"),

@@ -50,6 +50,7 @@ FAULTS = {
     "name too long": (GOOD + f"cup,{'x' * 121},3\n", "line 3: name"),
     "no price": (GOOD + "cup,Cup,\n", "line 3: price"),
     "negative": (GOOD + "cup,Cup,-1\n", "line 3: price"),
+    "free": (GOOD + "cup,Cup,0\n", "line 3: price"),
     "not a number": (GOOD + "cup,Cup,NaN\n", "line 3: price"),
     "too many digits": (GOOD + "cup,Cup,1.234\n", "line 3: price"),
     "slug twice": (GOOD + "kettle,Again,3\n", "line 3: slug: 'kettle' was used before"),

@@ -131,6 +131,7 @@ def test_action_returns_to_the_page_of_the_sale(amy) -> None:
     assert fresh(sale).left == 8
     asked = amy.post("/admin/shop/sale/", {**form, "action": "close_now"})
     assert f'name="back" value="{sale.pk}"' in asked.text
+    assert f'class="closelink" href="{page_of(sale)}"' in asked.text
     closed = {**form, "action": "close_now", "confirm": sale.slug}
     assert amy.post("/admin/shop/sale/", closed)["Location"] == page_of(sale)
     assert fresh(sale).phase() == Sale.Phase.ENDED
