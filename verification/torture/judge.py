@@ -22,6 +22,7 @@ from verification.histories.linearizability import Model, Operation, check, oper
 from verification.histories.lock_models import SOLD_OUT, Lock, Stock
 from verification.torture.catalogue import ALIAS, CONTROLS, DATABASES, TTL
 from verification.torture.plan import Plan
+from verification.torture.stock import PROBE
 from verification.torture.workload import REGISTER, SLOTS, THREADS
 
 BUDGET = 2_000_000
@@ -43,6 +44,8 @@ FENCED = {
     "reentrant": Lock(reentrant=True, fenced=True),
     **dict.fromkeys(("mutex", "fenced", "asyncio", "switch"), Lock(fenced=True)),
 }
+ENDS = {"cancel": Order.Status.CANCELLED, "pay": Order.Status.PAID}
+"""The last status of an order after a change that was acknowledged."""
 Key = tuple[int, str]
 """A customer, and the idempotency key of a form."""
 
@@ -163,11 +166,12 @@ def judge_sales(plan: Plan, folder: Path, sales: dict[str, Any]) -> Judgement:
     found = Judgement(events=len(events))
     sent: dict[str, dict[Key, list[Operation]]] = {name: defaultdict(list) for name in sales}
     for one in operations_of(events):
-        if one.do in ("buy", "cancel"):
+        if one.do in ("buy", *ENDS):
             sent[one.event["sale"]][one.event["user"], one.event["key"]].append(one)
     for name, sale in sales.items():
         found.violations += [f"audit: {name}: {breach}" for breach in sale["breaches"]]
         found.violations += [f"promises: {name}: {one}" for one in _broken(plan, sale, sent[name])]
+        found.violations += [f"promises: {name}: {one}" for one in _unasked(name, sale, sent[name])]
         units = _units(plan, sale, sent[name])
         found.linearizable(f"units: {name}", units, Stock(units=sale["stocked"]))
     if found.violations:
@@ -203,8 +207,23 @@ def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) 
         others = (one.returned for one in buys if one.outcome != "fail")
         bought = min(others, default=-math.inf)
         late = [one for one in buys if one.outcome == "fail" and one.called > bought]
-        if row and any(one.event["error"] == SOLD_OUT[0] for one in late):
-            yield f'key {key} was told "sold out", but has order {row[0]}'
+        told = {one.event["error"] for one in late}
+        if row and (SOLD_OUT[0] in told or (told and bought == -math.inf)):
+            yield f"key {key} was refused ({', '.join(sorted(told))}), but has order {row[0]}"
+        if row and row[3] != (asked := tries[0].event["quantity"]):
+            yield f"key {key} asked for {asked} units, its order has {row[3]}"
+        for one in tries:
+            is_done = one.outcome == "ok" and one.do in ENDS
+            if is_done and (row is None or row[4] != ENDS[one.do]):
+                yield f"key {key}: its {one.do} was acknowledged, its order is {row and row[4]}"
+
+
+def _unasked(name: str, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> Iterator[str]:
+    """Yield the orders without a form; the last one of a sale is that of the run itself."""
+    forms = {(user, digest(key)) for user, key in sent}
+    for key, row in _rows(sale).items():
+        if key not in forms and key[1] != digest(PROBE.format(name)):
+            yield f"order {row[0]} of customer {row[1]} has no form"
 
 
 def _rows(sale: dict[str, Any]) -> dict[Key, Sequence[Any]]:

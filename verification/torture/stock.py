@@ -42,6 +42,8 @@ CUSTOMERS = 40
 MOST_SENDS, CUT_SHARE = 5, 0.3
 """Sends of a form, and the share of those whose connection is cut."""
 FILE = "shop.json"
+PROBE = "last of {}"
+"""The key of the unit that is bought at the end; a sale fills in its name."""
 REFUSED = (DatabaseError, ShopError, *STORE_ERRORS)
 ERRORS = {"sold_out": SOLD_OUT[0], "limit": "limit"}
 UNDECIDED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -84,7 +86,7 @@ def _unsold(name: str) -> str:
     if sale.left:
         buyer = User.objects.get(username=f"buyer-{CUSTOMERS}")
         buy = reserve if sale.is_queued else place_order
-        buy(PurchaseRequest(buyer.pk, sale, quantity=1, key=f"last of {name}"))
+        buy(PurchaseRequest(buyer.pk, sale, quantity=1, key=PROBE.format(name)))
         if sale.is_queued:
             Consumer(threading.Event()).round()
     return ""

@@ -113,15 +113,23 @@ def buy(key: str, begin: int, kind: str, user: int = 1, **fields: Any) -> list[R
     return [call, {**form, "t": (begin + 1) * MS, "type": kind, **fields}]
 
 
-def order(number: str, key: str, user: int = 1) -> list[Any]:
-    return [number, user, digest(key), 1, "pending"]
+def order(
+    number: str, key: str, user: int = 1, *, units: int = 1, status: str = "pending"
+) -> list[Any]:
+    return [number, user, digest(key), units, status]
 
 
 def sold(key: str, number: str, begin: int = 0) -> list[Row]:
     return buy(key, begin, "ok", order=f"/orders/{number}/")
 
 
+def changed(do: str, key: str, begin: int) -> list[Row]:
+    """Return the events of an order that is paid or cancelled."""
+    return [event | {"do": do} for event in buy(key, begin, "ok")]
+
+
 SOLD_OUT = {"error": "SoldOut"}
+K, X = sold("k", "X"), order("X", "k")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +152,14 @@ SOLD_OUT = {"error": "SoldOut"}
             [order("X", "k"), order("Y", "l")],
             ["promises"],
         ),
+        (buy("k", 0, "fail", error="limit"), [X], ["promises"]),
+        (K, [X, order("Y", "other", 9)], ["promises"]),
+        (K, [X, order("Y", "last of s", 9)], []),
+        (K, [order("X", "k", units=2)], ["promises"]),
+        ([*K, *changed("cancel", "k", 5)], [order("X", "k", status="cancelled")], []),
+        ([*K, *changed("cancel", "k", 5)], [X], ["promises"]),
+        ([*K, *changed("pay", "k", 5)], [order("X", "k", status="paid")], []),
+        ([*K, *changed("pay", "k", 5)], [X], ["promises"]),
     ],
     ids=[
         "one order",
@@ -155,6 +171,14 @@ SOLD_OUT = {"error": "SoldOut"}
         "refused although units are left",
         "sold out",
         "refused after its order",
+        "refused, and ordered",
+        "ordered by no one",
+        "ordered at the end of the run",
+        "another quantity",
+        "cancelled",
+        "not cancelled",
+        "paid",
+        "not paid",
     ],
 )
 def test_customers_get_what_they_were_told(
