@@ -52,9 +52,10 @@ def plans(asked: TortureParams) -> Iterator[Plan]:
         if asked.only is None:
             yield plan
             continue
+        known = {str(number): number for number in range(len(plan.faults))}
         try:
-            yield plan.only([int(one) for one in asked.only.split(",") if one])
-        except (ValueError, IndexError):
+            yield plan.only([known[one] for one in asked.only.split(",") if one])
+        except KeyError:
             raise PlanError(f"--only: give numbers below {len(plan.faults)}.") from None
         return
 

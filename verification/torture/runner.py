@@ -124,6 +124,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
         injector = Injector(stores, recorder)
         injecting = threading.Thread(target=injector.run, args=(plan.faults, begin))
         injecting.start()
+        stack.callback(injecting.join)  # it would start a server that is stopped meanwhile
         counts = Counter(_switched(switcher, plan, end))
         injecting.join()
         injector.recover()

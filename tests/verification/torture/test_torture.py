@@ -1,12 +1,16 @@
 """Seconds of `verify torture` on two backends, its controls, and minutes of it in `make faults`."""
 
 import os
+import tempfile
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError
 
+from devservers.faults.waiting import FaultFailed
 from tests.loadtest.lab import verify
 from verification.torture.campaign import TortureParams, plans, reduce
 from verification.torture.catalogue import (
@@ -14,6 +18,7 @@ from verification.torture.catalogue import (
     WORKLOADS,
     kinds_of,
 )
+from verification.torture.commands import Commands
 from verification.torture.plan import MANY, OPERATOR, Fault, Plan, generate
 from verification.torture.runner import Run, Torture
 
@@ -91,6 +96,28 @@ def test_the_control_without_a_lock_fails_and_can_be_repeated() -> None:
     assert list(plans(asked)) == [generate(2, "none", ("mutex",)).only([])]
 
 
+class Dying(Commands):
+    """A process that ends when it is asked for a switch."""
+
+    def switch(self, *, alias: str, mode: str) -> Any:
+        os._exit(1)
+
+
+def test_fault_ends_before_the_servers_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else it would start a server again that nothing stops."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plan = Plan(seed=1, backend="redis", workload="switch", names=1, faults=())
+    plan = replace(plan, faults=(Fault("restart", 0.1, 1.5, 0),))
+    with Torture(commands=f"{__name__}:Dying") as torture, pytest.raises(FaultFailed):
+        torture.run(plan)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(run)"):
+            thread.join()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("needed", [[], [3], [0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
 def test_only_the_needed_faults_are_kept(needed: list[int]) -> None:
     assert reduce(6, lambda numbers: set(needed) <= set(numbers)) == needed
@@ -101,6 +128,7 @@ def test_only_the_needed_faults_are_kept(needed: list[int]) -> None:
     [
         "--only=9",
         "--only=x",
+        "--only=-1",
         "--backend=mysql",
         "--minutes=-1",
         "--backend=process --workload=switch",
