@@ -55,7 +55,7 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """Return the number of connections of clients since the last cut."""
+        """Return the number of open connections of clients."""
         return len(self._open) // 2
 
     def hold(self) -> None:
@@ -144,11 +144,15 @@ class Proxy:
                     return
                 time.sleep(0.02)
         self._open += [near, far]
+        if self._is_refusing:  # cut while it was connecting
+            self.close_connections()
         back = self._start(self._pump, near, far, self._requests)
         self._pump(far, near, self._replies)
         back.join()
         for end in (near, far):
             end.close()
+            with contextlib.suppress(ValueError):  # they were cut
+                self._open.remove(end)
 
     def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         is_request = gate is not self._replies

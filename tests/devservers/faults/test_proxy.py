@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ import redis as client
 
 from devservers import HOST, Redis
 from devservers.base import injected_faults
+from devservers.faults.injectors import Disturb
+from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from tests.devservers.faults.interception import InterceptingProxy
 
@@ -104,3 +107,31 @@ def test_connection_is_refused_while_the_server_is_down() -> None:
             assert connection.recv(1) == b""
         server.start()
         open_connection(proxy).close()
+
+
+def test_fault_of_connections_that_have_ended_hits_nothing(proxy: InterceptingProxy) -> None:
+    for _ in range(3):
+        open_connection(proxy).close()
+    until(lambda: not proxy.connections, "their end")
+    cut = Disturb([proxy], "cut")
+    assert cut.last(0) == ""
+    with open_connection(proxy):
+        assert cut.last(0) == "1 connections: cut"
+
+
+def test_connection_under_way_during_a_cut_is_refused() -> None:
+    under_way = threading.Event()
+
+    class Watched(Proxy):
+        def _join(self, near: socket.socket) -> None:
+            under_way.set()
+            super()._join(near)
+
+    with Redis() as server, Watched(server.port, connect_timeout=20) as proxy:
+        server.kill()
+        with socket.create_connection((HOST, proxy.port), timeout=20) as waiting:
+            assert under_way.wait(20)
+            proxy.cut(refuse=True)
+            server.start()
+            waiting.sendall(b"PING\r\n")
+            assert waiting.recv(100) == b""
