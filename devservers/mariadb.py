@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import signal
+import subprocess
 from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,7 +33,15 @@ class MariaDb(Server):
         install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
         install += ["--skip-name-resolve", f"--user={_user()}", f"--tmpdir={self.folder}"]
         process = self._spawn(install)
-        if process.wait(START_TIMEOUT):
+        try:
+            has_failed = process.wait(START_TIMEOUT) != 0
+        except subprocess.TimeoutExpired:
+            has_failed = True
+        finally:
+            if process.poll() is None:  # a script, and the processes that it has started
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if has_failed:
             raise ServerFailed(f"{install[0]} failed:\n{self.log_tail()}")
 
     def command(self) -> list[str]:
