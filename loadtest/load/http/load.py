@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from devservers.process_pool import ProcessPool
 from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, clear_away
 from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
-from loadtest.load.sale import open_sale, remove_sale, wait_for_orders
+from loadtest.load.sale import open_sale, wait_for_orders
 from loadtest.load.verdict import percentile, sold_verdict
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
@@ -32,6 +32,7 @@ LOCAL = ("127.0.0.1", "localhost")
 SENDING = "sending"
 """The step in which the attempts are sent, as `progress` receives it."""
 OPEN_FOR = timedelta(hours=1)
+MOST_BUYERS = 100_000
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
 
@@ -48,7 +49,7 @@ class HttpLoad(Params):
     buyers: int = param(
         2000,
         "number of buyers",
-        **{"limits": (1, 100_000), "default_text": "twice the stock, at most --attempts"},
+        **{"limits": (1, MOST_BUYERS), "default_text": "twice the stock, at most --attempts"},
     )
     processes: int = param(2, "processes that send the purchases", limits=(1, 16))
     connections: int = param(50, "connections per process", limits=(1, 1000))
@@ -57,8 +58,12 @@ class HttpLoad(Params):
         "test a queued sale instead of a direct one",
         **{"option": "queued", "const": Sale.Fulfilment.QUEUED.value},
     )
-    max_p99_ms: float | None = param(None, "exit 1 if the p99 of successful purchases is higher")
-    min_per_second: float | None = param(None, "exit 1 if there are fewer attempts per second")
+    max_p99_ms: float | None = param(
+        None, "exit 1 if the p99 of successful purchases is higher", limits=(0, 10**9)
+    )
+    min_per_second: float | None = param(
+        None, "exit 1 if there are fewer attempts per second", limits=(0, 10**9)
+    )
     hang_ups: bool = False
     """The shop is restarted meanwhile: disconnected buyers send the same form again."""
 
@@ -66,7 +71,7 @@ class HttpLoad(Params):
     def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
         """Return the parameters of a command's options, with two buyers for each unit."""
         asked = super().of(options, **more)
-        buyers = options["buyers"] or min(asked.attempts, 2 * asked.stock)
+        buyers = options["buyers"] or min(asked.attempts, 2 * asked.stock, MOST_BUYERS)
         return replace(asked, buyers=buyers)
 
 
@@ -82,7 +87,9 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         raise PlanError(f"The shop's database is unavailable: {error}") from error
     buyers: list[Buyer] = []
     try:
-        for batch in batches(asked.buyers, "lab-http", BATCH):
+        _check_shop(asked, sale)
+        # Accounts of its own: another load may end, and delete those of its buyers.
+        for batch in batches(asked.buyers, sale.slug, BATCH):
             buyers += batch
             progress("signing in", len(buyers), asked.buyers)
         path, host = f"{sale.get_absolute_url()}buy/", f"{asked.host}:{asked.port}"
@@ -102,7 +109,7 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
 
 def _open_sale(asked: HttpLoad) -> Sale:
     with transaction.atomic():
-        sale = open_sale(
+        return open_sale(
             f"lab-http-{time.time_ns():x}",
             asked.stock,
             product="lab-http",
@@ -110,23 +117,24 @@ def _open_sale(asked: HttpLoad) -> Sale:
             fulfilment=asked.fulfilment,
             is_listed=False,
         )
+
+
+def _check_shop(asked: HttpLoad, sale: Sale) -> None:
+    """Raise PlanError unless a shop at the address shows the sale."""
     where = f"http://{asked.host}:{asked.port}"
     try:
         server = HTTPConnection(asked.host, asked.port, timeout=RESPONSE_TIMEOUT)
         with closing(server):
             server.request("GET", sale.get_absolute_url())
             status = server.getresponse().status
-    except OSError as error:
-        remove_sale(sale)
+    except (OSError, HTTPException) as error:
         raise PlanError(
             f"No shop responds at {where} ({error}). Run `make demo`, or name a shop with --url."
         ) from error
     if status != 200:
-        remove_sale(sale)
         raise PlanError(
             f"The shop at {where} returned {status} for a new sale. Does it use this database?"
         )
-    return sale
 
 
 def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], object]) -> Report:

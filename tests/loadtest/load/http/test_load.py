@@ -1,5 +1,7 @@
 """`lab http` against a private shop: gunicorn on the test's own database."""
 
+import socketserver
+import threading
 from urllib.parse import urlsplit
 
 import pytest
@@ -73,6 +75,24 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
     assert demo_url() is None, "it was killed and could not remove its file"
 
 
+def test_load_may_end_while_another_one_begins(shop):
+    """Each has accounts of its own."""
+    asked = HttpLoad(
+        **{"host": "127.0.0.1", "port": urlsplit(shop).port, "attempts": 40, "stock": 5},
+        **{"buyers": 10, "processes": 1, "connections": 2},
+    )
+    others = []
+
+    def meanwhile(what, done, total):
+        if what == "signing in" and not others:
+            others.append("under way")
+            others[0] = load.run_http_load(asked, lambda *step: None)
+
+    report = load.run_http_load(asked, meanwhile)
+    assert [(one["verdict"], one["orders"]) for one in (report, *others)] == [("ok", 5)] * 2
+    assert not User.objects.exists()
+
+
 def test_visitors_do_not_find_the_sale_of_a_load_test(db):
     listed = a_sale()
     sale = open_sale("lab-http-1", 5, product="lab-http", is_listed=False)
@@ -100,10 +120,28 @@ OTHER_MACHINE = "url|not this machine"
         (["--url=http://example.com/", "--really=example.org"], "add --really example\\.com"),
         (["--url=http://127.0.0.1:1/"], "No shop responds"),
         (["--connections=0"], "connections"),
+        (["--max-p99-ms=nan"], "--max-p99-ms must be"),
+        (["--min-per-second=-1"], "--min-per-second must be"),
+        (["--url=http://127.0.0.1:1/", "--stock=100000", "--attempts=300000"], "No shop responds"),
     ],
 )
 def test_bad_arguments_change_nothing(words, message, db):
     with pytest.raises(CommandError, match=message) as refused:
         call_command("lab", "http", *words)
+    assert refused.value.returncode == 2
+    assert not Sale.objects.exists()
+
+
+def test_server_that_is_no_shop_is_named_and_no_sale_stays(db):
+    class Greeting(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+            self.rfile.readline()
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(CommandError, match=f"No shop responds at {address}") as refused:
+            call_command("lab", "http", f"--url={address}/")
     assert refused.value.returncode == 2
     assert not Sale.objects.exists()
