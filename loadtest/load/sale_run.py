@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
@@ -20,7 +20,7 @@ from typing import Any
 
 from devservers.faults.waiting import until
 from devservers.process import is_stopped
-from devservers.process_pool import ProcessPool
+from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.kernel.faults import (
     FAULTS,
     NAMES,
@@ -158,12 +158,9 @@ def run_sale(
         backend=backend,
         history=history,
     )
+    recorder = Recorder(history, "lab")
     monitor = _FaultMonitor(
-        notices=notices,
-        load=load,
-        recorder=Recorder(history, "lab"),
-        stores=stores,
-        passes_on=passes_on,
+        notices=notices, load=load, recorder=recorder, stores=stores, passes_on=passes_on
     )
     late: set[int] = set()
 
@@ -176,18 +173,23 @@ def run_sale(
         monitor.listen()
         progress(**_now(load, monitor, started))
 
-    with ProcessPool(
-        lambda number: run_buyers(load, number, number in late), plan.processes
-    ) as pool:
+    with (
+        closing(recorder),
+        ProcessPool(
+            lambda number: run_buyers(load, number, number in late), plan.processes
+        ) as pool,
+    ):
         with suppress(BrokenBarrierError):  # the thread that broke it reports the reason
             load.start.wait(START_TIMEOUT)
         started = time.monotonic()
         pool.results(timeout=math.inf, tick=tick, replace=replace)
+        if load.start.broken:  # by none of them: its time was over
+            raise PoolFailed(f"not all buyers were ready within {START_TIMEOUT:g} s")
         monitor.listen()  # a notice may have come with the last results
         while not monitor.is_idle:
             tick()
             time.sleep(PROGRESS_SECONDS)
-    tick()
+        tick()
     outcomes = [outcome for outcome in load.outcomes if outcome.kind]
     return started, outcomes, monitor.injections
 
