@@ -163,7 +163,8 @@ def _execute(row: LabRun) -> None:
         end["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
-        LabRun.objects.filter(pk=row.pk).update(slot=None, **end)
+        # Unless it counts as crashed, because Redis lost its lock: then another one may run.
+        LabRun.objects.filter(pk=row.pk, state=State.RUNNING).update(slot=None, **end)
 
 
 def _save_progress(run_id: UUID) -> Progress:
@@ -179,8 +180,9 @@ def _save_progress(run_id: UUID) -> Progress:
             return None
         saved_at = time.monotonic()
         rows.update(progress=pace.as_dict())
-        is_stopped, fault = rows.values_list("stop_requested", "requested_fault").get()
-        if is_stopped:
+        asked = rows.values_list("state", "stop_requested", "requested_fault").get()
+        state, is_stopped, fault = asked
+        if is_stopped or state != State.RUNNING:
             raise Stopped
         is_hit = fault and pace.run and FAULTS[fault].applies(pace.run["backend"], store)
         if not is_hit:  # it waits for a run of a lock that it can hit

@@ -14,6 +14,7 @@ from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios.export import recorded
 from loadtest.web import runs, tasks
+from locking import locks
 from shop.models import User
 from tests.loadtest.charts.test_export import load_test
 from tests.loadtest.lab import check_sum
@@ -113,6 +114,25 @@ def test_run_of_a_dead_worker_is_shown_as_failed(client, staff):
     chinese = client.get(dead.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "worker 已崩溃。" in chinese
     runs.start(plan=SMALL, user=staff)
+
+
+def test_worker_whose_run_counts_as_crashed_ends_it(staff, monkeypatch):
+    """Redis has lost its lock: another run may be under way, and two would distort each other."""
+    monkeypatch.setattr(runs, "PROGRESS_SECONDS", 0)
+    run = runs.start(plan=SMALL, user=staff)
+    others = []
+
+    def run_on(plan, show):
+        locks["redis"].break_lock(runs.lock_of(run.pk).name)
+        others.append(runs.start(plan=plan, user=staff))
+        show({"event": "starting", "what": "buyers"})
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(runs, "run", run_on)
+    tasks.execute(str(run.pk))
+    ended = runs.get_run(run.pk)
+    assert (ended.state, ended.error) == (LabRun.State.FAILED, "The worker crashed.")
+    assert runs.get_run(others[0].pk).slot == 1
 
 
 @pytest.mark.parametrize("scenario", [None, "holder-paused"])
