@@ -61,7 +61,7 @@ def sheet(texts: Sequence[str], pictures: Sequence[SafeString], scale: int) -> b
             top += 1.25 * size
             drawing.text(40, top, line, font_size=size, font_weight="bold")
         top += 10
-    wide = (PREVIEW[0] - 60) / len(pictures)
+    wide = (PREVIEW[0] - 60) / max(1, len(pictures))  # a scenario that did not run has none
     for place, picture in enumerate(pictures):
         box = f'x="{40 + place * wide}" y="{top + 10}" width="{wide - 20}" height="{590 - top}"'
         drawing.parts.append(SafeString(picture.replace("<svg ", f"<svg {box} ", 1)))

@@ -67,8 +67,8 @@ def context(run: LabRun) -> dict[str, Any]:
 
 
 def offered(run: LabRun) -> list[str]:
-    """Return the faults that can hit a lock of this load test."""
-    backends, store = run.plan["backends"], run.plan["store"]
+    """Return the faults that can hit a lock of this load test; a scenario has its own."""
+    backends, store = run.plan.get("backends", ()), run.plan.get("store", "")
     return [
         name for name, fault in FAULTS.items() if any(fault.applies(one, store) for one in backends)
     ]

@@ -163,6 +163,12 @@ def test_request_answers_what_happens_next(client: Client, running: LabRun) -> N
     assert "Nothing was injected: the run has ended." in over.text
 
 
+def test_scenario_has_its_own_faults(client: Client, db: None) -> None:
+    assert client.post(reverse("lab-play", args=["no-lock"])).status_code == 302
+    told = request_fault(client, LabRun.objects.get(), "kill-redis", **HTMX)
+    assert (told.status_code, "cannot hit any lock" in told.text) == (200, True)
+
+
 @pytest.mark.parametrize("state", [LabRun.State.FAILED, LabRun.State.STOPPED])
 def test_failed_run_can_be_started_again(client: Client, db: None, state: str) -> None:
     """A scenario or the preset by anyone, any other plan by staff."""

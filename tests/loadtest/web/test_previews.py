@@ -76,6 +76,17 @@ def test_picture_of_nothing_is_not_found(client: Client) -> None:
         assert client.get(address).status_code == 404
 
 
+def test_scenario_that_did_not_run_has_a_picture_without_timelines(client: Client) -> None:
+    run = finished(LabRun.Kind.SCENARIO)
+    assert run.report is not None
+    (result,) = run.report["scenarios"]
+    missing = result | {"verdict": "not-run", "why": "java is not installed", "halves": []}
+    LabRun.objects.update(report=run.report | {"scenarios": [missing]})
+    check(client, run.get_absolute_url())
+    for suffix in ("png", "html", "csv", "json"):
+        assert client.get(reverse("lab-file", args=[run.pk, suffix])).status_code == 200
+
+
 def test_scenario_has_a_csv_and_a_load_test_an_svg(client: Client) -> None:
     scenario, run = finished(LabRun.Kind.SCENARIO), finished(LabRun.Kind.RUN)
     both = {"png": b"\x89PNG", "html": b"<!doc", "json": b"{"}
