@@ -68,7 +68,10 @@ def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
     # One unit too many of 400 would be less than a pixel wide.
     width = max(4, run["oversold"] * unit) if run["oversold"] else 0
     over = {"x": MARGIN + within, "width": width}
-    drawing.text(MARGIN, y + 14, words % run)
+    told = words % run
+    if run["verdict"] == "not-run":
+        told = _("%(title)s: %(state)s") % {"title": run["guard"], "state": _("not run")}
+    drawing.text(MARGIN, y + 14, told)
     drawing.add("rect", x=MARGIN, width=within, fill=GOOD, **bar)
     drawing.add("rect", **over, fill="url(#over)", **bar)
     drawing.add("rect", x=end, y=y + 18, width=2, height=BAR + 8)

@@ -186,17 +186,18 @@ def audit(run: Run) -> Iterator[Finding]:
         yield Finding("audit", breach)
 
 
-def sold(audit: StockAudit, *, wanted: int, confirmed: int) -> list[Finding]:
+def sold(audit: StockAudit, *, wanted: int, confirmed: int, unknown: int = 0) -> list[Finding]:
     """Find a sale that is "oversold" or "undersold": the first word of the finding.
 
-    `wanted` units could be sold, and `confirmed` buyers were told that they had bought.
+    `wanted` units could be sold, and `confirmed` buyers were told that they had bought. As many as
+    `unknown` gave up while nothing was decided: some may have an order.
     """
     orders, why = audit.sold + audit.held, list(audit.breaches)
     if audit.oversold:
         return [Finding("oversold", "; ".join(why))]
     if orders < wanted:
         why.append(f"{orders} orders, {wanted} units could be sold")
-    elif orders != confirmed or why:
+    elif not confirmed <= orders <= confirmed + unknown or why:
         # Every buyer was served, but units appeared or vanished.
         why.append(f"{confirmed} buyers were told that they had bought, {orders} orders exist")
     is_short = orders < max(wanted, confirmed) or audit.lost

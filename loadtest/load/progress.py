@@ -22,6 +22,8 @@ class LoadProgress:
         """What has been started so far, the last one still on its way."""
         self.total = 0
         self.done = 0
+        self._skipped = 0
+        """Buyers of the runs that did not take place: they count as done, but no one was served."""
         self._plan: dict[str, Any] = {}
         self._began: float | None = None
 
@@ -41,6 +43,7 @@ class LoadProgress:
             self._follow(event)
         elif event["event"] == "run":
             self._finish(event["run"])
+            self._skipped += self._plan["buyers"] * (event["run"]["verdict"] == "not-run")
             self.done = len(self.over) * self._plan["buyers"]
         return event["event"] in ("progress", "run", "starting")
 
@@ -71,7 +74,7 @@ class LoadProgress:
     def per_second(self) -> float:
         """Return the buyers served per second since the first one."""
         lasted = time.monotonic() - self._began if self._began else 0.0
-        return self.done / lasted if lasted > 0.5 else 0.0  # too early to tell
+        return (self.done - self._skipped) / lasted if lasted > 0.5 else 0.0  # too early to tell
 
     def as_dict(self) -> dict[str, Any]:
         """Return the progress as JSON for a page; `left` is the estimated time left in seconds."""

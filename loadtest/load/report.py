@@ -53,10 +53,10 @@ def sentence(runs: Sequence[Run], *, several: bool = False) -> str:
     """
     sentences, absent = [], defaultdict(list)
     for name, group in by_guard(runs, several=several):
-        if missing := [run for run in group if run["verdict"] == "not-run"]:
-            absent[missing[0]["why"].rstrip(".")].append(name)
+        if done := [run for run in group if run["verdict"] != "not-run"]:
+            sentences.append(_of_guard(name, done))
         else:
-            sentences.append(_of_guard(name, group))
+            absent[group[0]["why"].rstrip(".")].append(name)
     for why, names in absent.items():
         values = {"guard": _(", ").join(names), "why": why}
         sentences.append(_("%(guard)s did not run: %(why)s.") % values)

@@ -11,8 +11,11 @@ from loadtest.kernel.judges import sold
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
 from shop.administration.audit import StockAudit
+from shop.errors import Overloaded, QueueFull, ServiceUnavailable
 
 CURVE_POINTS = 60
+UNDECIDED = Overloaded.code, QueueFull.code, ServiceUnavailable.code
+"""The last answers to buyers who gave up while nothing was decided."""
 Verdict = str
 """"ok", "oversold", "undersold" or "not-run"."""
 
@@ -85,7 +88,8 @@ def figures(
     kinds = Counter(answer.kind for answer in answers)
     seconds = curve(answers, started)[-1][0]
     waits = [(answer.ended - answer.began) * 1000 for answer in answers]
-    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=kinds["order"])
+    unknown = sum(kinds[code] for code in UNDECIDED)
+    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=kinds["order"], unknown=unknown)
     return {
         "stock": plan.stock,
         "attempts": sum(answer.sends for answer in answers),
@@ -102,11 +106,13 @@ def figures(
     }
 
 
-def sold_verdict(audit: StockAudit, *, wanted: int, confirmed: int) -> tuple[Verdict, str]:
-    """Return "ok", "oversold" or "undersold", and the reason."""
-    for finding in sold(audit, wanted=wanted, confirmed=confirmed):
+def sold_verdict(
+    audit: StockAudit, *, wanted: int, confirmed: int, unknown: int = 0
+) -> tuple[Verdict, str]:
+    """Return "ok", "oversold" or "undersold", and the reason; see `sold`."""
+    for finding in sold(audit, wanted=wanted, confirmed=confirmed, unknown=unknown):
         return finding.judge, finding.why
-    return "ok", f"{confirmed} orders, and the ledger is consistent"
+    return "ok", f"{audit.sold + audit.held} orders, and the ledger is consistent"
 
 
 def not_run(plan: Plan, why: str) -> dict[str, Any]:

@@ -56,6 +56,15 @@ def test_curve_visibly_rises_above_the_line_of_the_stock(stock: int, sold: int) 
     assert float(points[-1].partition(",")[2]) >= 14, "inside the chart"
 
 
+def test_bar_of_a_guard_that_did_not_run_says_so() -> None:
+    """Nothing was sold, but not because of the guard."""
+    plan = Plan(backends=("none", "redis"))
+    control, absent = load_test(plan)["runs"]
+    absent |= {"verdict": "not-run", "why": "no server", "sold": 0, "oversold": 0, "sold_at": []}
+    texts = [one.text for one in parse(curves.bars([control, absent])).iter(f"{SVG}text")]
+    assert texts == ["no lock: sold 120000, stock 50, 119950 too many", "Redis: not run"]
+
+
 LARGEST = Plan(
     backends=tuple(one for one in BACKENDS if NEEDS.get(one, "mariadb") == "mariadb"),
     disciplines=tuple(WriteStrategy.values),

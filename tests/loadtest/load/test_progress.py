@@ -1,6 +1,9 @@
 """The progress of a load test: buyers served, and the curve of the run under way."""
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from loadtest.load.progress import CURVE_POINTS, LoadProgress
 
@@ -38,6 +41,19 @@ def test_progress_follows_the_run_under_way() -> None:
     assert (load.done, load.run) == (20, None)
     assert load.update(moment(0.1, 1, 1, backend="redis"))
     assert (load.done, load.as_dict()["run"]["sold_at"]) == (21, [(0.0, 0), (0.1, 1)])
+
+
+def test_runs_that_did_not_take_place_served_no_buyer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as done, and the rate is that of the others."""
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("loadtest.load.progress.time", clock)
+    load, now = planned(runs=4), 10.0
+    for event in (ended(0, verdict="not-run"), moment(0.1, 1, 1)):
+        load.update(event)
+    now = 12.0
+    load.update(moment(2.1, 8, 5))
+    found = load.as_dict()
+    assert (found["done"], found["of"], found["per_second"], found["left"]) == (28, 80, 4, 13)
 
 
 def test_long_curve_is_thinned_out_but_keeps_its_ends() -> None:

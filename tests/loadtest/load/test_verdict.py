@@ -83,6 +83,9 @@ def told(kinds: str) -> list[Outcome]:
         (rows(1, 1), "obb", "undersold"),
         (rows(1, 0, "lost", lost=1), "os", "undersold"),
         (rows(2), "ooo", "undersold"),
+        (rows(2), "oss", "oversold"),
+        (rows(2), "obs", "ok"),  # the second one has an order, whose reply was lost
+        (rows(2, 1, "3 != 2"), "ob", "oversold"),
         (rows(2, 1, "3 != 2"), "oo", "oversold"),
     ],
 )
@@ -146,6 +149,8 @@ def test_sentence_in_both_languages() -> None:
     assert headline(three) == "3 guards: 2 oversold, 1 exact"
     twice = [RUN, {**RUN, "sold": 7}]
     assert sentence(twice) == "Without a lock: 7–8 sold of 5 in stock, over 2 runs."
+    some = [RUN, {**absent, "sold": 0}]
+    assert sentence(some) == "Without a lock: 8 sold of 5 in stock.", "an oversell is not hidden"
     with translation.override("zh-hans"):
         assert headline(three) == "3 种组合：2 种超卖，1 种数量正确"
         assert (
