@@ -96,8 +96,8 @@ def sign_ins(
         window.append(time.monotonic())
 
     rush = _rush(web, buyers, seconds, during=crowd)
-    usual = _purchases(alone, alone.began, alone.ended)
-    meanwhile = _purchases(rush, window[0], min(window[1], rush.ended))
+    usual = purchases(alone, alone.began, alone.ended)
+    meanwhile = purchases(rush, window[0], min(window[1], rush.ended))
     return {
         "refused": sum(status != b"302" for status in statuses),
         "seconds": window[1] - window[0],
@@ -121,8 +121,10 @@ def _rush(
     return heard
 
 
-def _purchases(heard: Replies, began: float, ended: float) -> dict[str, float]:
-    """Return the rate and the waits of the purchases that were under way between two times."""
-    replies = [one for one in heard.replies if began <= one.received and one.sent <= ended]
-    bought = [one.received - one.sent for one in replies if one.kind == "ok"]
-    return {"per_second": len(bought) / (ended - began), **percentiles(bought)}
+def purchases(heard: Replies, began: float, ended: float) -> dict[str, float]:
+    """Return the rate of purchases between two times, and the waits of those under way then."""
+    bought = [one for one in heard.replies if one.kind == "ok"]
+    ends = sum(began <= one.received <= ended for one in bought)
+    under_way = [one for one in bought if began <= one.received and one.sent <= ended]
+    waits = percentiles([one.received - one.sent for one in under_way])
+    return {"per_second": ends / (ended - began), **waits}

@@ -204,7 +204,8 @@ def killed_holder(system: System, name: str) -> float:
     """
 
     def follow(handle: Handle) -> float:
-        handle.acquire(WAIT)
+        if not handle.acquire(WAIT):
+            raise PoolFailed(f"no grant within {WAIT:g} s after the holder was killed")
         return time.monotonic()
 
     with _held(system, name, SHORT_TTL, follow) as (holder, waiter, granted_at):

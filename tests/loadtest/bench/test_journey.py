@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from loadtest.bench import journey
-from loadtest.bench.journey import pages, report, runner
+from loadtest.bench.journey import crowds, pages, report, runner
+from loadtest.load.http.client import Replies, Reply
 from tests.loadtest.lab import lab
 
 SMALL = {"people": 1, "seconds": 0.0, "buyers": 60, "crowd_seconds": 0.5}
@@ -60,3 +61,11 @@ def test_page_that_polls_nothing_is_an_error() -> None:
     assert pages.poll_of(page) == ("/live/?layout=a&b=c", 4.5)
     with pytest.raises(ValueError, match="no poll"):
         pages.poll_of("<p>")
+
+
+def test_rate_of_a_window_counts_the_purchases_that_ended_in_it() -> None:
+    """Those under way at its end count only for the waits."""
+    times = ((0.0, 0.5), (0.5, 1.5), (1.5, 2.5), (1.5, 3.5), (1.9, 3.9))
+    replies = [Reply("ok", *one) for one in times]
+    found = crowds.purchases(Replies(replies, 0.0, 4.0, 0.0), 1.0, 3.0)
+    assert found == {"per_second": 1.0, "p50_ms": 1000.0, "p99_ms": 2000.0}

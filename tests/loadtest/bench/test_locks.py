@@ -7,9 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from devservers import process_pool
-from devservers.process_pool import PoolFailed, ProcessPool, StartGate
+from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks import runner
-from loadtest.bench.locks.measure import Contention, Turn, ready, waves
+from loadtest.bench.locks.measure import Contention, Turn, killed_holder, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
 from tests.loadtest.lab import lab
@@ -57,6 +57,19 @@ def test_lock_that_does_not_grant_is_reported_and_not_measured():
         ready(refusing, "x")
     with pytest.raises(PoolFailed):
         waves(refusing, "x", 1)
+
+
+def test_lock_that_a_killed_holder_keeps_has_no_time_of_its_next_grant():
+    grants = shared_time()
+
+    def acquire(wait):  # both processes are ready, the first holds it, the other is refused
+        grants.value += 1
+        return grants.value <= 3
+
+    opener = lambda name, ttl: Handle(acquire, lambda: None)  # noqa: E731
+    kept = System(name="kept", family="redis", role="peer", open=opener)
+    with pytest.raises(PoolFailed, match="no grant within 20 s"):
+        killed_holder(kept, "x")
 
 
 def test_every_backend_has_a_floor_and_a_peer():
