@@ -68,6 +68,11 @@ class ScenarioCommand(Command):
         if asked.rounds > 1 and any(options[one] for one in ("html", "write", *CHART_FORMATS)):
             raise PlanError("Files show one round: leave out --rounds.")
         self.charts = {suffix: options[suffix] for suffix in CHART_FORMATS if options[suffix]}
+        for suffix, folder in self.charts.items():  # before a run that may take minutes
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise PlanError(f"--{suffix}: {error}") from error
         return self.conduct(terminal, asked, **options)
 
     def run(self, asked: Scenarios, bar: Bar) -> Row:

@@ -68,7 +68,8 @@ def check_file(option: str, file: Path | None, part: str = "") -> None:
     """
     if file is None:
         return
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+    place = file if file.exists() else file.parent
+    if file.is_dir() or not (file.parent.is_dir() and os.access(place, os.W_OK)):
         raise PlanError(f"--{option}: cannot write {file}.")
     if part:
         try:

@@ -103,6 +103,8 @@ def test_rounds_are_counted() -> None:
         (["holder-pused"], "Did you mean 'holder-paused'\\? Choose from no-lock,"),
         (["holder-paused", "--write", "faults.md"], "--write needs all scenarios"),
         (["holder-paused", "--html", "/no/page.html"], "--html: cannot write /no/page.html"),
+        (["holder-paused", "--html", f"{__file__}/page"], "--html: cannot write "),
+        (["holder-paused", "--svg", f"{__file__}/charts"], "--svg: .*Not a directory"),
     ],
 )
 def test_bad_arguments_are_refused(words: list[str], message: str) -> None:
