@@ -67,8 +67,10 @@ def record() -> Iterator[str]:
     for level, guarded in product(LEVELS, (False, True)):
         game = client.start(level, life=LIFE_SECONDS)
         recorder = Recorder(game, level, guarded, texts, buyers)
-        recorder.record()
-        client.ask(game, "end")
+        try:
+            recorder.record()
+        finally:
+            client.ask(game, "end")
         half = recorder.found()
         found["levels"].setdefault(level, []).append(half)
         states, moves = len(half["states"]), sum(map(len, half["moves"]))

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from devservers.faults.waiting import until
 from devservers.temporary import remove_abandoned
-from loadtest.game import client
+from loadtest.game import client, record
 from shop.errors import QueueFull
 from tests.loadtest.game.places import own_places  # noqa: F401 - a fixture
 
@@ -105,3 +105,17 @@ def test_game_in_use_ends_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -
     until(lambda: not living(processes), "the end of the killed host's processes", 60)
     remove_abandoned()
     assert not folder.exists()
+
+
+def test_interrupted_recording_leaves_no_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Path] = []
+
+    def interrupt(recorder: record.Recorder) -> None:
+        played.append(folder_of(recorder.game))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record.Recorder, "record", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(record.record())
+    (folder,) = played
+    until(lambda: not folder.exists(), "the end of its game", client.IDLE_SECONDS / 2)
