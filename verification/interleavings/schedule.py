@@ -59,6 +59,7 @@ class Client(Thread):
         self.is_ready: Callable[[], bool] = lambda: True
         self.on_resume: Callable[[], object] = lambda: None
         """Called when it is chosen, before it goes on."""
+        self.is_done = True
         self.memory: dict[str, Any] = {}
         """Values that program and faults pass to each other; empty at the start of a run."""
         self.start()
@@ -129,26 +130,30 @@ class Schedule:
 
     def run(self, program: Callable[[Client], object]) -> None:
         """Run the program on all clients to its end. Raise the first error of a client."""
-        for client in self.clients:
-            client.begin(self, program)
-        self._is_running = True
-        if chosen := self._choose():
-            chosen.baton.release()
-            self.main.acquire()
-        self._is_running = False
-        for client in self.clients:
-            if not client.is_done:
-                client.crash().baton.release()
+        try:
+            for client in self.clients:
+                client.begin(self, program)
+            self._is_running = True
+            if chosen := self._choose():
+                chosen.baton.release()
                 self.main.acquire()
+        finally:  # a signal may end the run
+            self._is_running = False
+            for client in self.clients:
+                if not client.is_done:
+                    client.crash().baton.release()
+                while not client.is_done:
+                    self.main.acquire()
         if self.error is not None:
             raise self.error
 
     def hand_on(self, client: Client) -> None:
         """Let the chosen client run, or end the run; a client that is not done then waits."""
+        is_done = client.is_done  # no longer, once the next run has begun
         chosen = self._choose() if self._is_running else None
-        if chosen is not client or client.is_done:
+        if chosen is not client or is_done:
             (chosen.baton if chosen else self.main).release()
-            if not client.is_done:
+            if not is_done:
                 client.baton.acquire()
 
     def _choose(self) -> Client | None:

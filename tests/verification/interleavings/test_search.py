@@ -1,7 +1,10 @@
 """The search itself, on clients without a store: what it counts, finds and repeats."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from math import comb
+from typing import NoReturn
 
 import pytest
 
@@ -132,3 +135,24 @@ def test_program_that_differs_or_fails_ends_the_search(clients: list[Client]) ->
         explore(clients, differ)
     with pytest.raises(LookupError, match="A"):
         explore(clients, fail)
+
+
+def test_signal_ends_the_run_and_its_clients(clients: list[Client]) -> None:
+    """As Ctrl-C does: the fixture then waits for the threads."""
+
+    def interrupt(*_: object) -> NoReturn:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    def play(client: Client) -> None:
+        while True:
+            client.step("one")
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            explore(clients, play)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert all(client.is_done for client in clients)
