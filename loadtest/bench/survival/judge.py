@@ -37,6 +37,12 @@ def _two_holders(events: Events) -> float:
     return max((length for _, _, length in both), default=0) / SECOND
 
 
+def _at_once(events: Events) -> Verdict | None:
+    """Return the verdict on a lock that had two holders, although none was paused; else None."""
+    seconds = _two_holders(events)
+    return Verdict("two holders for {} s", False, [seconds]) if seconds else None
+
+
 def _late_write(events: Events) -> Verdict:
     """Return the fate of A's write, and how A learned that it had lost the lock."""
     refused = _first(events, "write", "A", "fail") is not None
@@ -59,6 +65,8 @@ def _after(text: str, begin: int, grant: Hold) -> Verdict:
 
 def next_after_kill(events: Events) -> Verdict:
     """Judge how long a killed holder blocks the next."""
+    if both := _at_once(events):
+        return both
     fault, after = _first(events, "fault"), _grant(events, "B")
     if fault is None or after is None:
         return Verdict("never", survived=False)
@@ -72,9 +80,7 @@ def pause(events: Events) -> Verdict:
 
 def long_work(events: Events) -> Verdict:
     """Judge the exclusion while a holder works longer than its lease."""
-    if seconds := _two_holders(events):
-        return Verdict("two holders for {} s", False, [seconds])
-    return Verdict("one holder", survived=True)
+    return _at_once(events) or Verdict("one holder", survived=True)
 
 
 def late_release(events: Events) -> Verdict:
@@ -99,6 +105,8 @@ def after_restart(events: Events) -> Verdict:
 
 def order(events: Events) -> Verdict:
     """Judge the order in which waiters are served, and the requests to the store per grant."""
+    if both := _at_once(events):
+        return both
     served = [hold.asked / SECOND for hold in holds(events) if hold.owner != "A"]
     asked = {e["owner"] for e in events if e["do"] == "acquire" and e["owner"] != "A"}
     overtaken = sum(max(served[:at], default=0) > one + LATER for at, one in enumerate(served))
@@ -111,6 +119,8 @@ def order(events: Events) -> Verdict:
 
 def lost_reply(events: Events) -> Verdict:
     """Judge the lock after the reply to its acquisition was lost."""
+    if both := _at_once(events):
+        return both
     other, asked = _grant(events, "B"), _first(events, "acquire", "F")
     if _grant(events, "F"):
         return Verdict("granted all the same", survived=True)

@@ -70,12 +70,15 @@ def waiters(*order):
     [
         ("kill", [grant("A", 0), KILL], "never"),
         ("kill", [grant("A", 0), KILL, grant("B", 4)], "after 3 s"),
+        ("kill", [grant("A", -2), grant("B", -1), KILL], "two holders for 2 s"),
         ("work", [grant("A", 0), *released("A", 4), grant("B", 4)], "one holder"),
         ("work", [grant("A", 0), grant("B", 2), *released("A", 4)], "two holders for 2 s"),
         ("late-release", [grant("A", 0), grant("B", 4), LATE, grant("C", 9)], "too slow to tell"),
         ("order", [*QUEUE, *waiters(0, 1, 2)], "in order; 2 requests"),
         ("order", [*QUEUE, *waiters(2, 0, 1)], "2 overtaken; 2 requests"),
+        ("order", [grant("A", 0), grant("Q", 5), *released("A", 6)], "two holders for 1 s"),
         ("lost-reply", [grant("F", 0, type="invoke")], "refused, never free"),
+        ("lost-reply", [grant("F", 0), grant("B", 2), *released("F", 4)], "two holders for 2 s"),
     ],
 )  # fmt: skip
 def test_verdict_over_a_record(name, events, verdict):
