@@ -92,7 +92,7 @@ def export(folder: Path) -> int:
     if folder.exists() and not (folder / MADE_BY).exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty, and no export has made it.")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)  # the current one remains
     (folder / MADE_BY).touch()
     with _relative_addresses():
         UsedFiles.used.clear()

@@ -1,6 +1,7 @@
 """The exported course: complete, small, without a server, and never over another's files."""
 
 import re
+from contextlib import chdir
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -41,15 +42,15 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, made without a database, with the names that collectstatic gives to files.
 
-    It replaces an older one.
+    It replaces an older one in the current folder.
     """
     folder = tmp_path_factory.mktemp("course")
     (folder / "site").mkdir()
     for name in (MADE_BY, "old.html"):
         (folder / "site" / name).touch()
-    with override_settings(STATIC_ROOT=folder / "collected"):
+    with override_settings(STATIC_ROOT=folder / "collected"), chdir(folder / "site"):
         call_command("collectstatic", interactive=False, verbosity=0)
-        call_command("learn", "export", str(folder / "site"), stdout=StringIO())
+        call_command("learn", "export", ".", stdout=StringIO())
     return folder / "site"
 
 
