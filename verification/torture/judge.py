@@ -188,9 +188,8 @@ def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) 
     for _, customer, _, quantity, status in sale["orders"]:
         taken[customer] += quantity * (status in Order.LIVE)
     yield from (f"customer {one} has {n} units" for one, n in taken.items() if n > sale["limit"])
-    terms = plan.terms
+    terms, is_exclusive = plan.terms, _is_exclusive(plan)
     assert terms is not None
-    is_exclusive = terms.lock == ALIAS and plan.backend not in CONTROLS
     for (user, key), tries in sent.items():
         buys = [one for one in tries if one.do == "buy"]
         answers = {one.event["order"] for one in buys if one.outcome == "ok"}
@@ -218,6 +217,11 @@ def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) 
                 yield f"key {key}: its {one.do} was acknowledged, its order is {row and row[4]}"
 
 
+def _is_exclusive(plan: Plan) -> bool:
+    """Return whether the processes of the shop share a lock."""
+    return plan.terms is not None and plan.terms.lock == ALIAS and plan.backend not in CONTROLS
+
+
 def _unasked(name: str, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -> Iterator[str]:
     """Yield the orders without a form; the last one of a sale is that of the run itself."""
     forms = {(user, digest(key)) for user, key in sent}
@@ -234,10 +238,12 @@ def _units(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -
     """Return the history for the model: each key once, with the outcome that its rows show.
 
     A refusal may be as old as the sale that a process remembers. Those of queued sales are left
-    out: units that are returned are offered again later.
+    out: units that are returned are offered again later. Without a shared lock, the reconciliation
+    may offer a unit twice: such a reservation is rejected, or gets a unit that is returned.
     """
     rows, events = _rows(sale), list[Event]()
     assert plan.terms is not None
+    waits = plan.terms.is_queued and not _is_exclusive(plan)
 
     def add(do: str, called: float, returned: float, kind: str = "ok", **fields: Any) -> None:
         call = {"actor": "key", "id": len(events), "do": do, "t": called, "type": "invoke"}
@@ -250,8 +256,11 @@ def _units(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) -
         row = rows.get((user, digest(key)))
         buys = [one for one in tries if one.do == "buy" and one.outcome != "fail"]
         if row and buys:
-            add("buy", *_span(buys), order=row[0], **form)
             cancels = [one for one in tries if one.do == "cancel" and one.outcome != "fail"]
+            called, returned = _span(buys)
+            if waits:
+                returned = min((one.called for one in cancels), default=math.inf)
+            add("buy", called, returned, order=row[0], **form)
             if cancels and row[4] == Order.Status.CANCELLED:
                 add("cancel", *_span(cancels), order=row[0])
         for one in tries:

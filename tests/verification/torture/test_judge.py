@@ -190,3 +190,18 @@ def test_customers_get_what_they_were_told(
     sale = {"id": 1, "breaches": [], "stocked": 2, "limit": 2, "orders": orders, "rejected": {}}
     found = judge_sales(plan, tmp_path, {"s": sale}).violations
     assert [one.partition(":")[0] for one in found] == [*expected, *(["terms"] if expected else [])]
+
+
+@pytest.mark.parametrize(("lock", "found"), [("torture", ["units", "terms"]), ("process", [])])
+def test_reservation_without_a_unit_needs_a_lock_that_processes_share(
+    tmp_path: Path, lock: str, found: list[str]
+) -> None:
+    """Model `unlocked-reconciler`: the second one then waits for the unit of the first."""
+    terms = Terms(lock, "fenced", True, 1, 2, False, 4.0)
+    plan = Plan(seed=1, backend="shop-sqlite", workload="stock", names=1, faults=(), terms=terms)
+    rows = [*K, *sold("l", "Y", 5), *changed("cancel", "k", 10)]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    orders = [order("X", "k", status="cancelled"), order("Y", "l")]
+    sale = {"id": 1, "breaches": [], "stocked": 1, "limit": 2, "orders": orders, "rejected": {}}
+    told = judge_sales(plan, tmp_path, {"s": sale}).violations
+    assert [one.partition(":")[0] for one in told] == found
