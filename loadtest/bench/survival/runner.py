@@ -4,6 +4,7 @@ The arguments are {"libraries": [...], "faults": [...], "repeats": N}. Runs that
 library are at the same time; a restart of a store, and a count of its requests, are not.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,6 +48,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
             why = f"{package} is not installed"
         emit("library", library=name, version=found, why=why)
 
+    is_over = threading.Event()
     steps, total = count(1), len(able) * len(wanted) * asked["repeats"]
 
     def put(injects: Sequence[Inject], names: Sequence[str]) -> None:
@@ -54,6 +56,8 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
             with faults.Trial(stores, name, Path.cwd() / "survival") as trial:
                 for inject in injects:
                     for _ in range(asked["repeats"]):
+                        if is_over.is_set():
+                            return
                         for run in _run(trial, inject, wanted.intersection(RUNS[inject])):
                             about = f"{name}: {run['fault']}"
                             emit("run", **run, system=about, step=next(steps), of=total)
@@ -64,8 +68,12 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
     together = [inject for inject in RUNS if inject not in ALONE]
     families = [[*names] for _, names in groupby(sorted(able, key=family), key=family)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(partial(put, together), [[name] for name in able]))
-        list(pool.map(partial(put, [faults.restarted]), families))
+        try:
+            list(pool.map(partial(put, together), [[name] for name in able]))
+            list(pool.map(partial(put, [faults.restarted]), families))
+        except BaseException:  # a signal: the pool then waits only for the runs under way
+            is_over.set()
+            raise
     put([faults.queued], able)
 
 

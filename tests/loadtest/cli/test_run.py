@@ -144,9 +144,14 @@ def test_fault_that_did_not_fire_is_not_run():
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
-def test_interrupted_run_leaves_no_process_or_file(tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    ["scenario holder-paused", "survival --library=naive --fault=work --repeats=50"],
+    ids=["scenario", "survival"],
+)
+def test_interrupted_run_leaves_no_process_or_file(words, tmp_path):
     """Ctrl-C has the same handler as SIGTERM."""
-    command = [sys.executable, str(MANAGE), "lab", "scenario", "holder-paused"]
+    command = [sys.executable, str(MANAGE), "lab", *words.split()]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1) as run:
         try:  # a Redis, the runner and two worker processes
