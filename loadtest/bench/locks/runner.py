@@ -54,8 +54,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
         for family in sorted(families) if step < steps else ():
             emit("progress", step=step, of=steps, system=f"{family}, uncontended")
             able = [one for one in systems if one.family == family and not why[one.name]]
-            _close_connections()
-            for name, figures in uncontended(able, _name()).items():
+            for name, figures in _uncontended(able, why).items():
                 emit("round", line=name, round=figures)
         for system in systems:
             emit("progress", step=step, of=steps, system=system.name)
@@ -64,7 +63,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
                 try:
                     figures = _round(system) if step < steps else _once(system)
                 except PoolFailed as failed:
-                    why[system.name] = str(failed).strip().splitlines()[-1]
+                    why[system.name] = _reason(failed)
                 else:
                     emit("round", line=system.name, round=figures)
     for system in systems:
@@ -80,6 +79,27 @@ def _close_connections() -> None:
 
 def _name() -> str:
     return f"bench-{next(_serial)}"
+
+
+def _reason(failed: PoolFailed) -> str:
+    return str(failed).strip().splitlines()[-1]
+
+
+def _uncontended(systems: list[System], why: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Measure the systems together; leave out those that fail alone, and say why."""
+    _close_connections()
+    try:
+        return uncontended(systems, _name())
+    except PoolFailed:
+        for one in systems:
+            try:
+                uncontended([one], _name())
+            except PoolFailed as failed:
+                why[one.name] = _reason(failed)
+        able = [one for one in systems if not why[one.name]]
+        if able == systems:
+            raise
+        return uncontended(able, _name())
 
 
 def _round(system: System) -> dict[str, float]:

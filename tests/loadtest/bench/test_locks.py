@@ -1,12 +1,14 @@
 """`manage.py lab bench locks`: its measurements, its targets and its arguments."""
 
+import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from devservers import process_pool
+from devservers import Redis, process_pool
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks import runner
 from loadtest.bench.locks.measure import Contention, Turn, killed_holder, ready, waves
@@ -70,6 +72,24 @@ def test_lock_that_a_killed_holder_keeps_has_no_time_of_its_next_grant():
     kept = System(name="kept", family="redis", role="peer", open=opener)
     with pytest.raises(PoolFailed, match="no grant within 20 s"):
         killed_holder(kept, "x")
+
+
+def test_lock_that_fails_is_left_out_and_the_others_are_measured(monkeypatch, capsys, settings):
+    def fail(name, ttl):
+        raise LookupError("another version")
+
+    floor = next(one for one in SYSTEMS if (one.family, one.role) == ("redis", "floor"))
+    broken = System(name="broken", family="redis", role="peer", open=fail)
+    monkeypatch.setattr(runner, "SYSTEMS", [broken, floor])
+    with Redis() as server:
+        settings.REDIS_URL = server.url
+        asked = {"backends": ["redis"], "rounds": 1, "peers": True}
+        runner.main(asked, SimpleNamespace(missing={}))
+    events = map(json.loads, capsys.readouterr().out.splitlines())
+    rounds = [event for event in events if event["event"] == "round"]
+    assert [one["line"] for one in rounds if one["round"]] == [floor.name]
+    why = {one["line"]: one["why"] for one in rounds if "why" in one}
+    assert why == {"broken": "LookupError: another version", floor.name: ""}
 
 
 def test_every_backend_has_a_floor_and_a_peer():
