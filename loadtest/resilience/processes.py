@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _as_deployed(server: Server, *variables: str) -> list[str]:
-    """Return the words that run a command in the image's entrypoint, with its own metrics."""
-    metrics = f"PROMETHEUS_MULTIPROC_DIR={server.folder / 'metrics'}"
-    return ["env", metrics, *variables, "sh", str(ROOT / "deploy/entrypoint.sh")]
+    """Return the words that run a command in the image's entrypoint, with folders of its own."""
+    own = [f"PROMETHEUS_MULTIPROC_DIR={server.folder / 'metrics'}", f"TMPDIR={server.folder}"]
+    return ["env", *own, *variables, "sh", str(ROOT / "deploy/entrypoint.sh")]
 
 
 class Web(WebServer):

@@ -13,6 +13,7 @@ from django.core.management import call_command
 
 from loadtest.cli.endure import COMMANDS
 from loadtest.load.http.client import DISCONNECTED
+from loadtest.resilience.processes import Celery
 from loadtest.resilience.recovery import DURATIONS, WAYS
 from locking import locks
 
@@ -54,3 +55,14 @@ def test_report_is_written_as_tables_and_lines() -> None:
     facts, tables = COMMANDS["slow"].markdown(report).split("\n\n", 1)
     assert re.fullmatch(r"- load of the machine: [0-9.]+\n- verdict: ok", facts)
     assert tables == "Phases:\n\n| store | as required |\n| --- | --- |\n| redis | yes |\n"
+
+
+def test_killed_worker_leaves_no_file(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not end in time is killed; its pool has a folder for temporary files."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Celery("worker") as worker:
+        worker.kill()
+    assert list(tmp_path.iterdir()) == []
