@@ -57,5 +57,6 @@ def mailbox(request: HttpRequest) -> HttpResponse:
 @live_page
 def as_html(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the HTML part of one of the visitor's own messages."""
-    page = HttpResponse(get_object_or_404(_mine(request), pk=pk).html)
+    # Not `pk`: it is a foreign key, for which Django passes on what the database cannot store.
+    page = HttpResponse(get_object_or_404(_mine(request), message__id=pk).html)
     return allow(page, {"style-src": "'unsafe-inline'"}, payment="")  # as mail programs do

@@ -67,3 +67,9 @@ def test_before_the_sign_in_only_resets_are_shown() -> None:
     assert "About reset" in page
     assert "About unpaid" not in page
     assert "&lt;b&gt;" in page
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**30])
+def test_message_with_a_number_beyond_any_is_not_found(number: int) -> None:
+    for reader in (Client(), signed_in()):
+        assert reader.get(f"/lab/mail/{number}/").status_code == 404
