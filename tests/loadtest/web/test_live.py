@@ -96,6 +96,7 @@ def test_overselling_is_announced_once(client: Client, running: LabRun) -> None:
         (60, 0, 0, [0, 0, 0, 60]),
         (200, 200, 200, [5, 195, 0, 0]),
         (2000, 1000, 1500, [1, 99, 50, 50]),
+        (2000, 6, 2000, [1, 1, 199, 0]),
     ],
 )
 def test_each_sign_is_one_buyer_or_several(
