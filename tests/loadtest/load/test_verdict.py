@@ -133,8 +133,9 @@ def test_verdict_in_words(verdict: str, expected: str | None, said: str) -> None
     """An expected oversell is never "ok", and a broken promise in the history is a surprise."""
     run = {**RUN, "verdict": verdict, "expected": expected, "checked": {"breaches": []}}
     assert words(run) == said
-    if verdict == "ok":
-        assert not met({**run, "checked": {"breaches": ["exclusion: two held it"]}})
+    assert not met({**run, "checked": {"breaches": ["exclusion: two held it"]}})
+    kept = met({**run, "checked": {"breaches": ["audit: oversold", "fence: it fell"]}})
+    assert kept is (verdict == expected == "oversold")
 
 
 def test_sentence_in_both_languages() -> None:
