@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 from .base import HOST, Server, ServerFailed
 from .faults.waiting import until
-from .process import process_state
+from .process import is_stopped, process_state
 from .programs import ServerError, required
 
 USER = "postgres"
@@ -87,17 +87,24 @@ class PostgreSql(Server):
 
     def kill(self) -> None:
         """Inject a crash of the server and the processes of its sessions."""
+        self._signal(signal.SIGSTOP)
         sessions = self.children()
         super().kill()
         # A new server refuses the data directory until the last of them has ended.
         until(lambda: {process_state(pid) for pid in sessions} <= {"", "Z"}, "their end")
 
     def working(self) -> list[int]:
-        """Return the postmaster and the processes of its sessions."""
-        return [self.pid, *self.children()]
+        """Return the postmaster and the processes of its sessions.
+
+        Without those that have ended: a stopped postmaster does not wait for them.
+        """
+        return [self.pid, *(pid for pid in self.children() if process_state(pid) not in ("", "Z"))]
 
     def _signal(self, number: signal.Signals) -> None:
         everyone = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+        if number == signal.SIGSTOP and self.is_running:  # then it starts no further session
+            super()._signal(number)
+            until(lambda: not self.is_running or is_stopped(self.pid), "the stop")
         sessions = self.children() if self.is_running and number in everyone else []
         # SIGTERM would wait until all clients have disconnected.
         super()._signal(signal.SIGINT if number == signal.SIGTERM else number)

@@ -1,13 +1,17 @@
 """A process that stops itself stops at that point, even if its main thread has no time to run."""
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
+from devservers import HOST, PostgreSql
 from devservers.faults.waiting import until
-from devservers.process import process_state
+from devservers.postgresql import HELLO
+from devservers.process import is_stopped, process_state
 
 STOPS = """
 import os, signal, sys, threading, time
@@ -56,3 +60,31 @@ def test_thread_does_not_go_on_after_it_has_stopped_its_process() -> None:
             assert [goes_on("thread", cpu) for _ in range(3)] == [b""] * 3
         finally:
             busy.kill()
+
+
+class Busy(PostgreSql):
+    """Its next session starts just after the sessions were listed."""
+
+    is_due = False
+    late: socket.socket | None = None
+
+    def children(self) -> list[int]:
+        found = super().children()
+        if self.is_due:
+            self.is_due = False
+            self.late = socket.create_connection((HOST, self.port), timeout=1)
+            with suppress(TimeoutError):
+                self.late.sendall(HELLO)
+                self.late.recv(100)
+        return found
+
+
+def test_session_that_starts_during_a_pause_stops_too() -> None:
+    with Busy() as server:
+        server.is_due = True
+        server.pause()
+        assert not server.is_due
+        assert all(map(is_stopped, server.working()))
+        server.resume()
+        assert server.late is not None
+        server.late.close()
