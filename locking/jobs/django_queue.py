@@ -50,12 +50,12 @@ def send(task: str, args: Any, kwargs: Any, own: Any, options: Mapping[str, Any]
     """Enqueue a message with `own` arguments besides those of the function; False if it cannot."""
     if "backend" not in options:
         return False
+    queue, backend, priority = (options.get(name) for name in ("queue", "backend", "priority"))
     try:
-        found = import_string(task)
-    except ImportError:  # it was removed from the code
+        found = import_string(task).using(queue_name=queue, backend=backend, priority=priority)
+    except Exception:  # noqa: BLE001 - the task, its queue or its backend was removed
         return False
-    place = {"backend": options["backend"], "queue_name": options["queue"]}
-    found.using(**place, priority=options["priority"]).enqueue(*args, **kwargs, **own)
+    found.enqueue(*args, **kwargs, **own)
     return True
 
 

@@ -82,7 +82,7 @@ class Run:
 
     def succeed(self, result: object) -> None:
         """Record that the body has returned; called by run_once."""
-        detail = "" if result is None else str(result)[:500]
+        detail = "" if result is None else _detail(result)
         if self.finished:
             self._rows.update(detail=detail)
         elif not self._end(State.DONE, detail=detail):
@@ -97,7 +97,7 @@ class Run:
         """
         state, wait = (State.FAILED, 0.0) if retry_after is None else (State.DUE, retry_after)
         until = timezone.now() + timedelta(seconds=wait)
-        detail = f"{type(error).__name__}: {error}"[:500]
+        detail = _detail(f"{type(error).__name__}: {error}")
         if not self._end(state, detail=detail, lease_until=until):
             return False
         metrics.job(self.task, "failed" if retry_after is None else "tried_again")
@@ -109,6 +109,11 @@ class Run:
 
     def _lost(self) -> LockLost:
         return LockLost(f"{self.row}: attempt {self.attempt} was taken over.")
+
+
+def _detail(result: object) -> str:
+    """Return a text that every database keeps: without NUL bytes and halves of characters."""
+    return str(result).encode(errors="backslashreplace").decode().replace("\0", "\\0")[:500]
 
 
 def lock_of(row: JobRun, ttl: float | None = None) -> PolicyLock:
@@ -163,7 +168,8 @@ def resend_unfinished() -> int:
         logger.error("%d job runs failed: not finished within a day", number)
     to_send = unfinished.filter(sent_at__lte=now - RESEND_INTERVAL)
     sent = 0
-    for row in to_send.order_by("scheduled_for")[:RESEND_BATCH]:
+    # Those that cannot be sent keep no other one from its turn: they come last the next time.
+    for row in to_send.order_by("sent_at")[:RESEND_BATCH]:
         if not to_send.filter(pk=row.pk).update(sent_at=now) or _is_at_work(row):
             continue  # another machine sends it, or it needs no message
         options = row.options or {}

@@ -74,6 +74,9 @@ def test_failed_run_is_enqueued_again_as_it_was() -> None:
     assert runs.resend_unfinished() == 0
     JobRun.objects.update(lease_until=timezone.now(), sent_at=NOON - timedelta(days=1))
     runs.register("tests.gone", [], {}, NOON, options={"backend": "default"})
+    gone = {"backend": "default", "queue": "gone", "priority": 7}
+    runs.register(tidy.module_path, ["gone"], {}, NOON, options=gone)
+    JobRun.objects.filter(attempts=0).update(sent_at=NOON - timedelta(days=2))
     assert runs.resend_unfinished() == 1
     assert executed == [(NOON, 1, "refuse"), (NOON, 2, "refuse")]
     failed = JobRun.objects.get(state=State.FAILED)

@@ -8,14 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 from celery import Celery
-from celery.app import app_or_default
-from celery.contrib.testing.worker import start_worker
 from celery.signals import before_task_publish
-from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, LockUnavailable, locks, policy
 from locking.backends.redis.backend import RedisBackend
 from locking.jobs import celery_queue, runs, times
@@ -43,13 +39,10 @@ def tidy(*words: str) -> int:
     return len(executed)
 
 
-@pytest.fixture
-def current_app_kept():
-    """Restore the current application: a worker in this process makes its own the current one."""
-    before = app_or_default()
-    yield
-    before.set_current()
-    before.set_default()
+@celery.task(name="odd")
+@run_once
+def odd() -> str:
+    return "\udcff\0"
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +219,7 @@ class TestWhileItRuns:
 
 
 def refuse() -> None:
-    raise ValueError("no such sale")
+    raise ValueError("no such sale \udcff\0")
 
 
 class TestAfterAnError:
@@ -235,7 +228,7 @@ class TestAfterAnError:
             with pytest.raises(ValueError, match="no such sale"):
                 deliver(noon(), act=refuse)
             run = JobRun.objects.get()
-            assert run.detail == "ValueError: no such sale"
+            assert run.detail == "ValueError: no such sale \\udcff\\0"
             left = (run.lease_until - timezone.now()).total_seconds()
             if wait:
                 assert run.state == State.DUE
@@ -256,6 +249,12 @@ class TestAfterAnError:
         assert JobRun.objects.get().state == State.FAILED
         assert "given up after 3 attempts" in caplog.text
         assert len(executed) == 1
+
+    def test_result_that_no_database_keeps_is_no_error(self) -> None:
+        """Its effect would be repeated."""
+        assert odd.apply().get() == "\udcff\0"
+        run = JobRun.objects.get()
+        assert (run.state, run.detail) == (State.DONE, "\\udcff\\0")
 
     def test_run_does_not_start_without_its_lock(self, monkeypatch) -> None:
         monkeypatch.setattr(RedisBackend, "acquire", Mock(side_effect=LockUnavailable))
@@ -319,82 +318,3 @@ class TestMessageOfDelay:
         for message in (*messages, *messages):  # each of them delivered twice
             tidy.apply(**message).get()
         assert len(executed) == 2
-
-
-class TestResend:
-    @pytest.fixture
-    def sent(self, monkeypatch) -> list[Any]:
-        sent: list[Any] = []
-        monkeypatch.setattr(
-            tidy, "apply_async", lambda *args, **options: sent.append((*args, options))
-        )
-        return sent
-
-    def test_unfinished_runs_are_sent_again_once(self, sent) -> None:
-        runs.register("a task that is gone", [], {}, noon(seconds=-1))
-        runs.register("tidy", ["Kettle"], {}, noon())
-        deliver(noon(seconds=1))
-        JobRun.objects.filter(state=State.DONE).update(state=State.RUNNING)
-        deliver(noon(seconds=2))
-        assert runs.resend_unfinished() == 0
-        let_time_pass(minutes=1)
-        assert runs.resend_unfinished() == 2
-        assert runs.resend_unfinished() == 0, "there are messages under way"
-        assert [args for args, *_ in sent] == [["Kettle"], []]
-        times = [options["headers"][runs.HEADER] for *_, options in sent]
-        assert times == [noon().isoformat(), noon(seconds=1).isoformat()]
-
-    def test_run_whose_lock_is_held_is_not_sent_again(self, sent, apart) -> None:
-        """Its lease in the row is over, but a worker renews the lock."""
-        counts = []
-
-        def long() -> None:
-            let_time_pass(minutes=1)
-            counts.append(apart(runs.resend_unfinished).result(10))
-
-        deliver(noon(), act=long)
-        assert counts == [0]
-        JobRun.objects.update(state=State.RUNNING)  # as if the worker had died
-        let_time_pass(minutes=1)
-        assert runs.resend_unfinished() == 1
-
-    @pytest.mark.parametrize(
-        ("scheduled_for", "options", "why"),
-        [
-            (noon(), {"expires": 0}, "expired before it was finished"),
-            (noon() - runs.MAX_MESSAGE_AGE, {}, "1 job runs failed"),
-        ],
-    )
-    def test_run_that_is_too_old_fails(self, sent, caplog, scheduled_for, options, why) -> None:
-        runs.register("tidy", [], {}, scheduled_for, options=options)
-        let_time_pass(minutes=1)
-        assert runs.resend_unfinished() == 0
-        assert JobRun.objects.get().state == State.FAILED
-        assert why in caplog.text
-
-    @pytest.mark.django_db(transaction=True)
-    def test_worker_gets_the_run_again_as_it_was_sent(self, monkeypatch, current_app_kept) -> None:
-        """With a real broker, from which a worker reads queue, priority, expiry and headers."""
-        received = []
-        broker = Celery("as-sent", broker=settings.REDIS_URL, set_as_current=False)
-
-        @broker.task(shared=False, bind=True, name="as-sent")
-        @run_once(backoff=0)
-        def as_sent(self: Any) -> None:
-            info, sent = self.request.delivery_info, self.request
-            expires = datetime.fromisoformat(str(sent.expires))
-            received.append((info["routing_key"], info["priority"], expires, sent.headers["a"]))
-            if len(received) == 1:
-                raise ValueError("once more")
-
-        monkeypatch.setattr(celery_queue, "current_app", broker)
-        with start_worker(broker, perform_ping_check=False, pool="solo", queues=["as-sent-slow"]):
-            options = {"queue": "as-sent-slow", "priority": 7, "expires": 600}
-            as_sent.apply_async(headers={"a": "b"}, **options)
-            until(lambda: JobRun.objects.filter(ended_at__isnull=False).exists(), "the failure")
-            let_time_pass(minutes=1)
-            assert runs.resend_unfinished() == 1
-            until(lambda: JobRun.objects.filter(state=State.DONE).exists(), "the second attempt")
-        first, again = received
-        assert first == again
-        assert (first[0], first[1], first[3]) == ("as-sent-slow", 7, "b")
