@@ -66,11 +66,9 @@ def unique_task(body: Callable[P, R]) -> Callable[P, R | None]:
             header[0] |= {"owner": lease.owner, "token": lease.token}
         try:
             return body(*args, **kwargs)
-        except RETRY:  # it is queued again
-            with suppress(LockError):
-                if lease:
-                    lease.claim.ttl = header[1]
-                    lease.hand_over()
+        except Exception as error:
+            if not own and _may_be_retried(error):
+                current_task.request.unique_lease, lease = lease, None  # `_end` has it now
             raise
         finally:
             with suppress(LockError):
@@ -174,14 +172,22 @@ def _id_in(owner: str) -> str:
     return owner.rpartition("/")[0]
 
 
-RETRY: tuple[type[Exception], ...] = ()
-"""What a task raises that is sent again."""
 if find_spec("celery"):
     from celery import current_task
     from celery.exceptions import Ignore, Retry
-    from celery.signals import task_revoked
+    from celery.signals import task_postrun, task_revoked
+    from celery.states import RETRY
 
-    RETRY = (Retry,)
+    @task_postrun.connect  # type: ignore[untyped-decorator]
+    def _end(task: Any, state: str | None, **kwargs: Any) -> None:
+        """Hand the key over to a retry; free it if Celery has sent none."""
+        if lease := task.request.get("unique_lease"):
+            with suppress(LockError):
+                if state == RETRY:
+                    lease.claim.ttl = task.request.headers[HEADER][1]
+                    lease.hand_over()
+            with suppress(LockError):
+                lease.release()
 
     @task_revoked.connect  # type: ignore[untyped-decorator]
     def _revoke(request: Any, terminated: bool, **kwargs: Any) -> None:
@@ -189,6 +195,12 @@ if find_spec("celery"):
         if header and not terminated:  # a process that is terminated may still run for a moment
             with suppress(LockError):
                 _taken_over(header[0]).release()
+
+
+def _may_be_retried(error: Exception) -> bool:
+    """Return whether Celery retries the task after this error, or may do so in a moment."""
+    again = Retry, *getattr(current_task, "autoretry_for", ())
+    return isinstance(error, again) and not current_task.request.is_eager
 
 
 def _celery_header(body: Callable[..., Any]) -> Any:

@@ -123,7 +123,7 @@ def test_failure_and_time_limit_free_the_key(job: Job) -> None:
     assert len(job.starts()) == 1
 
 
-@pytest.mark.parametrize("job", [unique_app.again], indirect=True)
+@pytest.mark.parametrize("job", [unique_app.again, unique_app.automatic], indirect=True)
 def test_retry_keeps_the_key(job: Job, worker: Worker) -> None:
     first = job.send()
     job.wait_for_start()

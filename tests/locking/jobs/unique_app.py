@@ -66,6 +66,20 @@ def again(self: Any, gate: str) -> None:
         raise self.retry(countdown=2, args=[f"{gate}-again"])
 
 
+@app.task(
+    shared=False,
+    bind=True,
+    name="automatic",
+    autoretry_for=(ValueError,),
+    max_retries=1,
+    default_retry_delay=2,
+)
+@unique_task
+def automatic(self: Any, gate: str) -> None:
+    wait_at(self, f"{gate}-again" if self.request.retries else gate)
+    raise ValueError("failed")
+
+
 @app.task(shared=False, bind=True, name="hurried", max_retries=1)
 @unique_task
 def hurried(self: Any, gate: str) -> None:
