@@ -80,9 +80,7 @@ def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -
             with suppress(subprocess.TimeoutExpired):
                 code = program.wait(POLL_SECONDS)
                 return code if code >= 0 else 128 - code
-        stop(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            program.wait(GRACE_SECONDS)
+        _end(program)
         raise LockLost(f"{name!r} was lost while the program ran.")
     finally:
         if program.poll() is None:
@@ -90,6 +88,18 @@ def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -
             program.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """Return when the program and its children have ended, SIGKILL at the latest."""
+    until = time.monotonic() + GRACE_SECONDS
+    with suppress(ProcessLookupError):  # none of them is left
+        os.killpg(program.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            program.poll()  # else it would count until it is waited for
+            os.killpg(program.pid, 0)
+            time.sleep(POLL_SECONDS / 4)
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -217,6 +217,18 @@ def test_lost_lock_stops_the_program(running, tmp_path) -> None:
     assert (tmp_path / "stopped").exists()
 
 
+def test_lost_lock_also_stops_the_children_of_the_program(start, mariadb, tmp_path) -> None:
+    """A shell dies at once; the command that it runs takes some time to end."""
+    child = f"trap 'sleep 1; touch {tmp_path}/stopped; exit' TERM; touch {tmp_path}/ready; "
+    child += "while :; do sleep 0.05; done"
+    one = start(mariadb.url)
+    one.send("run", "one", "--backend=redis", "--", "sh", "-c", f'sh -c "{child}"; true')
+    until((tmp_path / "ready").exists, "the child", 60)
+    assert start(mariadb.url).call("break_lock", "one")
+    assert one.receive()[0] == 79
+    assert (tmp_path / "stopped").exists(), "it runs on beside the next holder"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 @pytest.mark.parametrize("running", ["redis"], indirect=True)
 def test_program_dies_with_its_supervisor(running) -> None:
