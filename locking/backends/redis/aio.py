@@ -252,10 +252,10 @@ class AsyncRedis:
                 if asked.grant is not None:
                     return asked.grant
                 inbox.recheck_at(claim.name, asked.recheck_at)
-                if message := await waiter.wait():
-                    if (grant := backend.grant_of_message(claim, message, asked)) is not None:
-                        return grant
-                elif time.monotonic() >= until:
+                message = await waiter.wait()
+                if message and (grant := backend.grant_of_message(claim, message, asked)):
+                    return grant
+                if time.monotonic() >= until:  # also if it was woken for two reasons at once
                     return await backend.helper.run(partial(backend.leave, claim, entry))
         finally:
             inbox.remove(waiter)

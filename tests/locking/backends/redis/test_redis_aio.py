@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from pathlib import Path
@@ -169,6 +170,27 @@ def test_lost_inbox_is_replaced_and_waiters_keep_their_places(
 
     asyncio.run(main())
     assert order == [0, 1, 2]
+
+
+def test_message_without_a_grant_does_not_prolong_the_wait(
+    server: Redis, backend: RedisBackend
+) -> None:
+    """It asks the waiter to try again, and arrives when the time of the wait is over."""
+
+    async def wait() -> bool:
+        return await store_of(backend).lock(NAME).aacquire(timeout=0.5)
+
+    async def main() -> None:
+        async with store_of(backend).lock(NAME, ttl=60):
+            waiter, over = asyncio.create_task(wait()), time.monotonic() + 0.6
+            await asyncio.to_thread(until, lambda: waiting(backend) == 1)
+            with client.Redis.from_url(server.url, decode_responses=True) as raw:
+                channel, _, _, owner = raw.lindex(backend.keys(NAME)[1], 1).split(" ", 3)
+                assert raw.publish(channel, f"0 0 {owner}") == 1
+            until(lambda: time.monotonic() > over, "the end of its time, in a busy event loop")
+            assert not await asyncio.wait_for(waiter, 5)
+
+    asyncio.run(main())
 
 
 def test_task_left_in_a_closed_loop_disturbs_no_other_loop(backend: RedisBackend) -> None:
