@@ -19,16 +19,19 @@ SILENT_AFTER = 0.9
 """Seconds after which an error of the client means that its time limit was reached: limits are a
 second or more, and a lost connection usually fails sooner."""
 
-_breakers: dict[str, CircuitBreaker] = {}
+_breakers: dict[tuple[str, ...], CircuitBreaker] = {}
 
 
 def breaker_of(database: BaseDatabaseWrapper) -> CircuitBreaker:
     """Return the circuit breaker that all connections to this server share in this process."""
-    server = "{HOST}:{PORT}".format_map(database.settings_dict)
-    found = _breakers.get(server)
+    given = database.settings_dict
+    server = "{HOST}:{PORT}".format_map(given)
+    # Without a host, the options name the server: by a socket, a service or a file.
+    key = database.vendor, server, "" if given["HOST"] else repr(given["OPTIONS"])
+    found = _breakers.get(key)
     if found is None:
         made = CircuitBreaker(f"The database at {server}", partial(_probe, database.copy()))
-        found = _breakers.setdefault(server, made)
+        found = _breakers.setdefault(key, made)
     return found
 
 

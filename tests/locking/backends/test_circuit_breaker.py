@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from django.db.utils import ConnectionHandler
 
 from devservers.faults.waiting import until
 from locking.backends.circuit_breaker import CircuitBreaker
+from locking.backends.database.breaker import breaker_of
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, redis_breaker
 from tests.devservers.faults.interception import InterceptingProxy
@@ -84,6 +86,23 @@ def test_request_is_repeated_unless_it_timed_out(
     assert len(calls) == count
     for connection in calls:
         connection.close()
+
+
+def test_each_database_that_the_options_name_has_its_own() -> None:
+    """One server that does not respond would stop the others; the control: one host is one."""
+    options: list[dict[str, str]] = [{"service": "shop"}, {"service": "reports"}]
+    handler = ConnectionHandler(
+        {"default": {}}
+        | {
+            f"{host}{number}": {"ENGINE": "django.db.backends.postgresql"}
+            | {"NAME": "shop", "HOST": host, "OPTIONS": option}
+            for host in ("", "db")
+            for number, option in enumerate(options)
+        }
+    )
+    breakers = {alias: breaker_of(handler[alias]) for alias in ("0", "1", "db0", "db1")}
+    assert breakers["0"] is not breakers["1"]
+    assert breakers["db0"] is breakers["db1"]
 
 
 def test_it_closes_with_the_first_successful_probe() -> None:
