@@ -19,7 +19,7 @@ from django.test.utils import override_settings
 
 from locking.backends.options import Option
 from locking.backends.process import ProcessBackend
-from locking.claims import Claim, Held
+from locking.claims import Claim, Grant, Held
 from locking.conf import lock_settings
 from locking.exceptions import LockLost, LockMisuse
 from locking.handler import locks
@@ -74,6 +74,12 @@ class InMemoryBackend(ProcessBackend):
                 raise LockMisuse(f"{claim.name!r} is held elsewhere: this wait would never end.")
             timeout = 0.0
         return super()._join(claim, timeout)
+
+    def _withdraw(self, claim: Claim) -> Grant | None:
+        """Begin the ttl of a grant after a wait."""
+        grant = super()._withdraw(claim)
+        self._ends[claim.owner] = self.clock.now + claim.ttl
+        return grant
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Move the end on the virtual clock; in real time a lease never ends."""

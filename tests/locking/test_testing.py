@@ -98,14 +98,17 @@ def test_clock_ends_what_max_hold_limits(memory: LockStore) -> None:
 
 
 def test_waiter_gets_the_lock_of_an_ended_lease(memory: LockStore) -> None:
+    lost = []
     with pytest.raises(LockLost), memory.lock("invoice:42"):
-        assert asyncio.run(_advance_while_waiting(memory))
+        lost.append(asyncio.run(_advance_while_waiting(memory)))
+    assert lost == [False]
 
 
 async def _advance_while_waiting(memory: LockStore) -> bool:
     async def wait() -> bool:
-        async with memory.lock("invoice:42", timeout=WAIT_TIMEOUT):
-            return True
+        async with memory.lock("invoice:42", timeout=WAIT_TIMEOUT) as lease:
+            memory.backend.clock.advance(5)
+            return lease.lost
 
     waiter = asyncio.create_task(wait())
     while not memory.inspect()[0].waiters:
