@@ -161,12 +161,14 @@ class Claim:
 
     @property
     def is_abandoned(self) -> bool:
-        """True if the thread or task that asked has ended."""
+        """True if the thread or task that asked has ended, or a task's event loop is closed."""
         if isinstance(self.caller, threading.Thread):
             return not self.caller.is_alive()
         if isinstance(self.caller, weakref.ref):
             return self.caller() is None
-        return isinstance(self.caller, asyncio.Task) and self.caller.done()
+        if isinstance(self.caller, asyncio.Task):
+            return self.caller.done() or self.caller.get_loop().is_closed()
+        return False
 
     def lost(self) -> LockLost:
         """Return the error to raise if the store does not know the claim as the holder."""

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
@@ -130,7 +131,7 @@ class Backend(ABC):
         loop that wait for one name, only the first one waits in the store.
         """
         if timeout <= 0:
-            return await self._granted(claim, self.helper.submit(lambda: self.acquire(claim, 0)))
+            return await self._granted(claim, self.helper.submit(partial(self._for_task, claim, 0)))
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         turn = self._turns.setdefault((loop, claim.name), asyncio.Lock())
@@ -141,9 +142,17 @@ class Backend(ABC):
             return None
         try:
             left = max(0.0, until - loop.time())
-            return await self._granted(claim, start_thread(lambda: self.acquire(claim, left)))
+            return await self._granted(claim, start_thread(partial(self._for_task, claim, left)))
         finally:
             turn.release()
+
+    def _for_task(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock for a task, unless its event loop is closed by then."""
+        grant = self.acquire(claim, timeout)
+        if grant is not None and claim.is_abandoned:
+            self.release(claim, grant.token)
+            return None
+        return grant
 
     async def _granted(self, claim: Claim, wait: Future[Grant | None]) -> Grant | None:
         entering = asyncio.wrap_future(wait)

@@ -143,12 +143,13 @@ class ProcessBackend(Backend):
             self._grant_next(claim.name, owned)
 
     def _grant_next(self, name: str, owned: _Owned) -> None:
-        if not owned.queue:
-            del self._owned[name]
-            return
-        waiter = owned.queue.popleft()
-        owned.owner, owned.token = waiter.claim.owner, clock_token()
-        waiter.wake()
+        while owned.queue:
+            waiter = owned.queue.popleft()
+            if not waiter.claim.is_abandoned:
+                owned.owner, owned.token = waiter.claim.owner, clock_token()
+                waiter.wake()
+                return
+        del self._owned[name]
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Return infinity: a grant lasts as long as the process."""
