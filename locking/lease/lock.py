@@ -302,6 +302,9 @@ class StoreLock(Lock):
             raise
         except BaseException as error:  # from a signal handler, or no thread can be started
             self._failed(claim, error)
+            for lease in list(self.table.leases_of(caller)):
+                if lease.claim is claim:
+                    lease.forget()
             with suppress(LockError):  # it may have been granted
                 yield self.backend.release, self.backend.arelease, (claim, claim.token)
             raise
@@ -347,16 +350,12 @@ class StoreLock(Lock):
             is_renewed=self.renew and backend.capabilities.expires,
             max_hold=self.max_hold,
         )
-        try:
-            self.table.add(lease)
-            metrics.acquired(backend.alias, self.name, lease.granted_at - started)
-            if claim.trace is not None:
-                claim.trace.waited(claim, "acquired")
-            lease.schedule()
-            if backend.capabilities.exclusion != "none":
-                self.table.renewer.add(lease)
-            lease.log(logging.DEBUG, "lock acquired")
-        except BaseException:
-            lease.forget()
-            raise
+        self.table.add(lease)
+        metrics.acquired(backend.alias, self.name, lease.granted_at - started)
+        if claim.trace is not None:
+            claim.trace.waited(claim, "acquired")
+        lease.schedule()
+        if backend.capabilities.exclusion != "none":
+            self.table.renewer.add(lease)
+        lease.log(logging.DEBUG, "lock acquired")
         return lease

@@ -11,7 +11,7 @@ import pytest
 
 from locking.backends import clock_tokens
 from locking.backends.process import ProcessBackend
-from locking.lease import LockStore
+from locking.lease import LockStore, StoreLock
 from locking.testing.calls import WAIT_TIMEOUT, passes_in_child, until
 from tests.locking.backends.contract import Contract
 
@@ -54,14 +54,19 @@ def test_child_forked_while_a_token_is_made_can_make_tokens(
 
 @pytest.mark.parametrize(
     ("step", "is_held"),
-    [("_join", False), ("_join", True), ("_withdraw", True)],
-    ids=["grant", "start of the wait", "grant after a wait"],
+    [
+        ("_join", False),
+        ("_join", True),
+        ("_withdraw", True),
+        ("hold", False),
+    ],
+    ids=["grant", "start of the wait", "grant after a wait", "lease"],
 )
 def test_interrupt_at_the_moment_of_a_grant_or_wait_leaves_no_trace(
     process: LockStore, step: str, is_held: bool
 ) -> None:
     """A signal handler raises; without a lease that ends, the lock would stay held for ever."""
-    code = getattr(ProcessBackend, step).__code__
+    code = getattr(StoreLock if step == "hold" else ProcessBackend, step).__code__
 
     def interrupt(frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code is code and event == "return":
@@ -92,3 +97,4 @@ def test_interrupt_at_the_moment_of_a_grant_or_wait_leaves_no_trace(
         if is_held:
             holder.result(WAIT_TIMEOUT)
     assert not process.inspect()
+    assert not process.held, "it would be entered again, beside the next holder"
