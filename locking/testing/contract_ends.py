@@ -201,6 +201,26 @@ class Ends(ContractBase):
         asyncio.run(main())
 
     @needs(lambda can: can.exclusion != "none")
+    def test_task_that_waits_gives_up_or_gets_the_lock(self, locks: LockStore, name: str) -> None:
+        lock = locks.lock(name, ttl=WAIT_TIMEOUT * 2)
+
+        async def wait(seconds: float) -> bool:
+            if is_granted := await lock.aacquire(timeout=seconds):
+                await lock.arelease()
+            return is_granted
+
+        async def main() -> None:
+            async with asyncio.timeout(WAIT_TIMEOUT), lock:
+                assert not await asyncio.create_task(wait(0))
+                assert not await asyncio.create_task(wait(0.2))
+                waiter = asyncio.create_task(wait(math.inf))
+                while self.waiting(locks, name) == 0:
+                    await asyncio.sleep(0.005)
+            assert await asyncio.wait_for(waiter, WAIT_TIMEOUT)
+
+        asyncio.run(main())
+
+    @needs(lambda can: can.exclusion != "none")
     def test_interrupted_wait_leaves_no_trace(self, locks: LockStore, name: str) -> None:
         """A signal handler raises during the wait, as for Ctrl-C and Celery's time limits."""
 

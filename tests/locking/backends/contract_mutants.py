@@ -3,6 +3,8 @@
 Each differs from a correct backend in one method. `test_contract_mutants` runs them.
 """
 
+import asyncio
+import math
 import time
 
 from locking.claims import READER, WRITER, Claim, Grant
@@ -64,6 +66,22 @@ class TryWaits(MemoryBackend):
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         return super().acquire(claim, timeout or 1)
+
+
+class TasksAreNotWoken(MemoryBackend):
+    rejected_by = ("test_task_that_waits_gives_up_or_gets_the_lock",)
+
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        grant = self.acquire(claim, 0)
+        await asyncio.sleep(0 if grant else min(timeout, 60))
+        return grant
+
+
+class TasksWaitTooLong(MemoryBackend):
+    rejected_by = ("test_task_that_waits_gives_up_or_gets_the_lock",)
+
+    async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
+        return await super().aacquire(claim, math.inf if timeout else 0)
 
 
 class CancelledWaitIsGranted(MemoryBackend):
