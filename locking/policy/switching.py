@@ -336,5 +336,5 @@ def _record(row: LockPolicy, *, epoch: int, forced: bool) -> None:
         changed_by=row.changed_by,
         reason=row.reason,
         forced=forced,
-        drained_ms=waited // timedelta(milliseconds=1),
+        drained_ms=min(waited // timedelta(milliseconds=1), 2**31 - 1),
     )
