@@ -67,7 +67,7 @@ def _supervise(name: str, command: Sequence[str], is_held: Callable[[], bool]) -
     """Run a program in a process group of its own. Raise LockLost if the lock is lost."""
     starter = [sys.executable, "-I", str(STARTER), str(os.getpid()), *command]
     # Only the foreground group may read a terminal: the program would be stopped.
-    stdin = subprocess.DEVNULL if sys.stdin.isatty() else None
+    stdin = None if sys.stdin and not sys.stdin.isatty() else subprocess.DEVNULL
     program = subprocess.Popen(starter, process_group=0, stdin=stdin)
 
     def stop(number: int, _frame: FrameType | None = None) -> None:

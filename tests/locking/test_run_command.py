@@ -143,6 +143,14 @@ def test_release_without_a_reply_leaves_the_exit_code_of_the_program(settings, c
     assert "not released: no reply" in caplog.text
 
 
+def test_program_runs_without_a_standard_input() -> None:
+    """What started the command may have closed it."""
+    line = f"{' '.join(DJANGO)} locks run input --backend=redis -- sh -c 'cat; exit 3' <&-"
+    env = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.locking.settings"}
+    done = subprocess.run(["sh", "-c", line], env=env, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 3
+
+
 def test_unreachable_database_runs_nothing(tmp_path) -> None:
     command = ("locks", "run", "codes", "--", "touch", str(tmp_path / "ran"))
     url = "postgresql://postgres@127.0.0.1:9/shop"
