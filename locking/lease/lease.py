@@ -232,9 +232,12 @@ class Lease:
             if not self.lost:
                 yield from self._record_depth()
             return
-        known_lost = self._end()
+        known_lost = self.lost
         try:
-            yield self.backend.release, self.backend.arelease, (self.claim, self.token)
+            try:
+                self._end()
+            finally:  # also after an interrupt
+                yield self.backend.release, self.backend.arelease, (self.claim, self.token)
         except BaseException as error:
             if known_lost or isinstance(error, LockLost):
                 self.mark_lost()
@@ -248,15 +251,13 @@ class Lease:
         self._become(State.RELEASED)
         self.log(logging.DEBUG, "lock released")
 
-    def _end(self) -> bool:
-        """Drop the lease before its release in the store; return True if it was lost before."""
+    def _end(self) -> None:
+        """Drop the lease before its release in the store."""
         self.forget()
         self.claim.report_lost = None  # a cycle of references would wait for the garbage collector
         metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
-        known_lost = self.lost
         if self.claim.trace is not None:
-            self.claim.trace.ended(lost=known_lost)
-        return known_lost
+            self.claim.trace.ended(lost=self.lost)
 
     def give_up(self, reason: str) -> None:
         """Mark the lease as lost, and free the lock in the store for the next holder."""
@@ -376,8 +377,8 @@ class Lease:
 
     def forget(self) -> None:
         """Drop the lease in this process, without freeing the lock in the store."""
-        self.table.renewer.remove(self)
         self.table.discard(self)
+        self.table.renewer.remove(self)
 
     def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
         """Log `event` with the lease's name, owner, token and backend, as text and as fields."""

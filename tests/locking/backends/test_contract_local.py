@@ -11,7 +11,7 @@ import pytest
 
 from locking.backends import clock_tokens
 from locking.backends.process import ProcessBackend
-from locking.lease import LockStore, StoreLock
+from locking.lease import Lease, LockStore, StoreLock
 from locking.testing.calls import WAIT_TIMEOUT, passes_in_child, until
 from tests.locking.backends.contract import Contract
 
@@ -59,14 +59,16 @@ def test_child_forked_while_a_token_is_made_can_make_tokens(
         ("_join", True),
         ("_withdraw", True),
         ("hold", False),
+        ("_end", False),
     ],
-    ids=["grant", "start of the wait", "grant after a wait", "lease"],
+    ids=["grant", "start of the wait", "grant after a wait", "lease", "release"],
 )
-def test_interrupt_at_the_moment_of_a_grant_or_wait_leaves_no_trace(
+def test_interrupt_at_the_moment_of_a_grant_wait_or_release_leaves_no_trace(
     process: LockStore, step: str, is_held: bool
 ) -> None:
     """A signal handler raises; without a lease that ends, the lock would stay held for ever."""
-    code = getattr(StoreLock if step == "hold" else ProcessBackend, step).__code__
+    owner: Any = {"hold": StoreLock, "_end": Lease}.get(step, ProcessBackend)
+    code = getattr(owner, step).__code__
 
     def interrupt(frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code is code and event == "return":
@@ -91,6 +93,7 @@ def test_interrupt_at_the_moment_of_a_grant_or_wait_leaves_no_trace(
             sys.settrace(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 process.lock("a").acquire(timeout=WAIT_TIMEOUT)
+                process.lock("a").release()
         finally:
             sys.settrace(before)
             interrupted.set()
