@@ -236,16 +236,17 @@ class DatabaseBackend(DatabaseLocks[Session]):
 
     def break_lock(self, name: str) -> bool:
         """Free the row and wake the first waiter by ending the holder's connection."""
+        if not (found := self.holders(name)):
+            return False
+        owner = found[0].owner
 
-        def free(session: Session) -> bool:
-            row = read(session, name)
-            if row is None or not session.change(session.sql.break_lock, key=digest(name)):
-                return False
+        def free(session: Session) -> None:
+            session.change(session.sql.break_lock, key=digest(name), owner=owner)
             if session.user_locks:
-                session.user_locks.kill_holder(holder_lock(row.owner))
-            return True
+                session.user_locks.kill_holder(holder_lock(owner))
 
-        return self.pool.call(free)
+        self.pool.call(free)
+        return True
 
     def sweep(self) -> int:
         """Delete the rows that were not used for IDLE_SECONDS; return their number.

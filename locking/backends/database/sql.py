@@ -58,7 +58,7 @@ class SQLite:
         waiter_until = now_ns() / 1000 + %(ttl)s
         WHERE digest = %(key)s AND (waiter_until <= now_ns() / 1000 OR waiter = %(owner)s)"""
     break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
-        token = token + 1 WHERE digest = %(key)s AND expires_at > now_ns() / 1000"""
+        token = token + 1 WHERE digest = %(key)s AND owner = %(owner)s"""
     _is_idle = "expires_at < now_ns() / 1000 - %(ttl)s AND token < now_ns() / 1000 - %(ttl)s"
     idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
     delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
@@ -104,8 +104,8 @@ class MySQL:
     repair = f"""UPDATE locking_lockrow SET expires_at = LEAST(expires_at, {_now} + ttl),
         waiter_until = 0 WHERE digest = %(key)s"""
     reserve = ""
-    break_lock = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
-        token = token + 1 WHERE digest = %(key)s AND expires_at > {_now}"""
+    break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
+        token = token + 1 WHERE digest = %(key)s AND owner = %(owner)s"""
     _is_idle = f"expires_at < {_now} - %(ttl)s AND token < {_now} - %(ttl)s"
     idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
     delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"
@@ -157,8 +157,8 @@ class PostgreSQL:
         waiter_until = 0 WHERE digest = %(key)s"""
     reserve = f"""UPDATE locking_lockrow SET waiter = %(waiter)s, waiter_until = {_now} + %(ttl)s
         WHERE digest = %(key)s AND (waiter_until <= {_now} OR waiter = %(owner)s)"""
-    break_lock = f"""UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
-        token = token + 1 WHERE digest = %(key)s AND expires_at > {_now}"""
+    break_lock = """UPDATE locking_lockrow SET owner = '', expires_at = 0, lock_count = 0,
+        token = token + 1 WHERE digest = %(key)s AND owner = %(owner)s"""
     _is_idle = f"expires_at < {_now} - %(ttl)s AND token < {_now} - %(ttl)s"
     idle = f"SELECT digest FROM locking_lockrow WHERE {_is_idle}"
     delete = f"DELETE FROM locking_lockrow WHERE digest = %(key)s AND {_is_idle}"

@@ -12,7 +12,7 @@ import pytest
 from locking.backends import clock_tokens
 from locking.backends.process import ProcessBackend
 from locking.lease import Lease, LockStore, StoreLock
-from locking.testing.calls import WAIT_TIMEOUT, passes_in_child, until
+from locking.testing.calls import WAIT_TIMEOUT, acquire_and_release, passes_in_child, until
 from tests.locking.backends.contract import Contract
 
 
@@ -92,8 +92,7 @@ def test_interrupt_at_the_moment_of_a_grant_wait_or_release_leaves_no_trace(
         try:
             sys.settrace(interrupt)
             with pytest.raises(KeyboardInterrupt):
-                process.lock("a").acquire(timeout=WAIT_TIMEOUT)
-                process.lock("a").release()
+                acquire_and_release(process, "a")
         finally:
             sys.settrace(before)
             interrupted.set()

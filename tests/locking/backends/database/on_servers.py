@@ -20,6 +20,7 @@ from locking.claims import Claim
 from locking.handler import create
 from locking.lease import LockStore
 from locking.testing.calls import acquire_and_release, in_thread, within
+from locking.testing.contract_base import Open
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.database.database_tools import alias_for
 from tests.locking.backends.store_drivers import DatabaseDriver
@@ -102,6 +103,21 @@ class Rows(OnServer):
             finally:
                 root("ROLLBACK")
             assert waiter.result(WAIT_TIMEOUT)
+
+    def test_break_that_arrives_late_spares_the_next_holder(
+        self, open_store: Open, name: str
+    ) -> None:
+        far, near = open_store(far=True), open_store()
+        late = self.database.proxies[0].hold_request(containing=b"token = token + 1")
+        lock = near.lock(name, ttl=30, timeout=5)
+        with ThreadPoolExecutor(1) as pool:
+            with lock:
+                breaking = pool.submit(far.break_lock, name)
+                assert late.is_held.wait(WAIT_TIMEOUT)
+            with lock as lease:
+                assert late.deliver()
+                breaking.result(WAIT_TIMEOUT)
+                lease.extend(30)
 
     @pytest.mark.faults(row=12)
     def test_row_of_a_holder_whose_session_ended_stays_held(
