@@ -276,8 +276,11 @@ class RedLockBackend(Backend):
                 raise quorum.unavailable(votes)
 
     def break_lock(self, name: str) -> bool:
-        """Delete the key on every master; the holder's next call raises LockLost."""
-        command = pack("DEL", self._prefix + name)
+        """Delete the holder's keys; its next call raises LockLost."""
+        if not (found := self.holders(name)):
+            return False
+        claim = Claim(name=name, owner=found[0].owner, ttl=self.ttl)
+        command = self._keep(claim, found[0].token or 0)
         with self._borrowed(command) as quorum:
             votes = quorum.ask(quorum.connections(), command, self._majority_timeout)
             if count(votes, YES + NO) < quorum.majority:

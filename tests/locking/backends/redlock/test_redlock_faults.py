@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -223,6 +223,24 @@ class TestLateSet:
         masters.servers[4].resume()
         until(lambda: self.sets(masters, 4) == before == 1, "the late SET")
         until(lambda: masters.value(4) is None, "its undo")
+
+    def test_late_break_spares_the_next_holder(
+        self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
+    ) -> None:
+        near = masters.client(NODE_TIMEOUT=1)
+        near.location = list(masters.urls)
+        late = [proxy(number).hold_request(containing=b"PEXPIRE") for number in FIRST_THREE]
+        far = connected(masters.client(NODE_TIMEOUT=1))
+        asked, grant = take(near)
+        with ThreadPoolExecutor(1) as other:
+            breaking = other.submit(far.break_lock, NAME)
+            assert all(held.is_held.wait(20) for held in late)
+            with suppress(LockLost):  # two masters have no proxy
+                near.release(asked, grant.token)
+            asked, grant = take(near)
+            assert all(held.deliver() for held in late)
+            assert breaking.result(30)
+        near.extend(asked, grant.token, 60)
 
     def sets(self, masters: Masters, number: int) -> int:
         with redis.Redis.from_url(masters.servers[number].url) as direct:
