@@ -110,6 +110,8 @@ class Ends(ContractBase):
         assert grant.deadline <= time.monotonic() + self.TTL
         extended = locks.backend.extend(claim, grant.token, 30)
         assert grant.deadline + 20 < extended <= time.monotonic() + 30
+        (seen,) = locks.backend.holders(name)
+        assert 20 < (seen.expires_in or 0) <= 31
         until(lambda: time.monotonic() > grant.deadline + 0.1, "the first end passing")
         assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None
         locks.backend.release(claim, grant.token)

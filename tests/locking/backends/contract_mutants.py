@@ -35,6 +35,13 @@ class AcquirePromisesTenfold(MemoryBackend):
         return grant and grant._replace(deadline=grant.deadline + 9 * claim.ttl)
 
 
+class ExtendPromisesTenfold(MemoryBackend):
+    rejected_by = ("test_extended_grant_lasts_longer",)
+
+    def extend(self, claim: Claim, token: int, ttl: float) -> float:
+        return super().extend(claim, token, ttl / 10) + 0.9 * ttl
+
+
 class ReleaseIgnoresTheOwner(MemoryBackend):
     rejected_by = (
         "test_other_claims_cannot_change_the_grant",

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from devservers.faults.waiting import until
 from locking.jobs import celery_queue, runs
-from locking.jobs.run_once import run_once
+from locking.jobs.run_once import current_run, run_once
 from locking.models import JobRun
 from tests.locking.jobs.test_run_once import (
     State,
@@ -85,6 +85,18 @@ class TestResend:
         JobRun.objects.update(state=State.RUNNING)  # as if the worker had died
         let_time_pass(minutes=1)
         assert runs.resend_unfinished() == 1
+
+    def test_run_at_work_does_not_fail_after_a_day(self, apart) -> None:
+        """What it has done by then would be lost."""
+
+        def long() -> None:
+            let_time_pass(minutes=1)
+            JobRun.objects.update(scheduled_for=noon() - 2 * runs.MAX_MESSAGE_AGE)
+            apart(runs.resend_unfinished).result(10)
+            current_run().check()
+
+        assert deliver(noon(), act=long) == 1
+        assert JobRun.objects.get().state == State.DONE
 
     @pytest.mark.parametrize(
         ("scheduled_for", "options", "why"),
