@@ -71,7 +71,8 @@ class Contract(Ends, Shared, Faults):
             seen = {held.name: held for held in locks.inspect()}[name]
             assert seen.owner == lease.owner
             assert seen.token in (lease.token, None)
-            assert not locks.capabilities.expires or 0 < (seen.expires_in or 0) <= locks.ttl + 1
+            ends_in = (seen.expires_in or 0) / locks.ttl
+            assert not locks.capabilities.expires or 0.5 < ends_in <= 1.2
         assert not locks.lock(name).locked()
         assert name not in {held.name for held in locks.inspect()}
         if locks.capabilities.lists_holders and locks.capabilities.exclusion == "machines":

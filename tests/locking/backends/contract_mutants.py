@@ -35,6 +35,15 @@ class AcquirePromisesTenfold(MemoryBackend):
         return grant and grant._replace(deadline=grant.deadline + 9 * claim.ttl)
 
 
+class GrantLastsATenth(MemoryBackend):
+    rejected_by = ("test_inspect_lists_held_locks",)
+
+    def grant(self, claim: Claim, row: Row) -> Grant:
+        grant = super().grant(claim, row)
+        row.ends[claim.owner] -= 0.9 * claim.ttl
+        return grant
+
+
 class ExtendPromisesTenfold(MemoryBackend):
     rejected_by = ("test_extended_grant_lasts_longer",)
 
