@@ -165,7 +165,9 @@ def resend_unfinished() -> int:
     unfinished = _primary().filter(state__in=UNFINISHED, lease_until__lte=now)
     missed = unfinished.filter(scheduled_for__lt=now - MAX_MESSAGE_AGE)
     at_work = [row.pk for row in missed.filter(state=State.RUNNING) if _is_at_work(row)]
-    if number := missed.exclude(pk__in=at_work).update(state=State.FAILED, detail="Not finished within a day."):
+    if number := missed.exclude(pk__in=at_work).update(
+        state=State.FAILED, detail="Not finished within a day."
+    ):
         logger.error("%d job runs failed: not finished within a day", number)
     to_send = unfinished.filter(sent_at__lte=now - RESEND_INTERVAL)
     sent = 0
