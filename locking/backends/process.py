@@ -145,9 +145,9 @@ class ProcessBackend(Backend):
     def _grant_next(self, name: str, owned: _Owned) -> None:
         while owned.queue:
             waiter = owned.queue.popleft()
+            waiter.wake()
             if not waiter.claim.is_abandoned:
                 owned.owner, owned.token = waiter.claim.owner, clock_token()
-                waiter.wake()
                 return
         del self._owned[name]
 

@@ -106,6 +106,21 @@ def test_task_left_in_a_closed_event_loop_keeps_no_lock(path: str, is_waiting: b
     assert not task.done()
 
 
+def test_wait_for_a_task_that_has_ended_ends_without_the_lock(process) -> None:
+    async def begin() -> asyncio.Task[bool]:
+        return asyncio.create_task(process.lock("a").aacquire())
+
+    async def main() -> None:
+        async with process.lock("a"):
+            wait = await asyncio.create_task(begin())
+            while not waiters(process):
+                await asyncio.sleep(0.001)
+        assert not await asyncio.wait_for(wait, WAIT_TIMEOUT)
+        assert not process.inspect()
+
+    asyncio.run(main())
+
+
 def test_cancelled_reentry_is_undone() -> None:
     backend = scripted()
     requested, reply = threading.Event(), threading.Event()
