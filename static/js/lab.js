@@ -38,7 +38,8 @@
       counts.forEach((count, state) => {
         const begin = end;
         end += count;
-        marks[state].textContent = signs[state].repeat(Math.ceil(end / perSign) - Math.ceil(begin / perSign));
+        const shown = Math.ceil(end / perSign) - Math.ceil(begin / perSign);
+        marks[state].textContent = signs[state].repeat(Math.max(shown, state === 1 && count > 0)); // one too many is seen
         numbers[state].textContent = numbers[state].textContent.replace(/\d[\d,.]*$/, count);
       });
       const values = { at: at.toFixed(2), sold, stock };
