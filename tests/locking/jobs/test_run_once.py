@@ -120,7 +120,7 @@ class TestWhileItRuns:
         copies = []
 
         def redelivered() -> None:
-            copies.append(apart(deliver, noon()).result(10))
+            copies.append(apart(deliver, noon()).result(30))
 
         assert deliver(noon(), act=redelivered) == 1
         assert copies == [None]
