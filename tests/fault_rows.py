@@ -79,7 +79,7 @@ SUITE: dict[str, dict[str, Any]] = {
     "test_other_claims_cannot_free_a_slot": {"row": 24, "fired": "foreign and double release"},
 }
 """The tests of `locking.testing`, which knows no rows: the arguments of their markers."""
-SLACK = 2.0
+SLACK = 5.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 

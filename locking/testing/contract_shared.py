@@ -58,7 +58,7 @@ class Shared(ContractBase):
 
     @needs(lambda can: can.shared and can.expires)
     def test_expired_holder_frees_its_slot_only(self, locks: LockStore, name: str) -> None:
-        old, kept, new = (claim_on(locks, name, 2, ttl=ttl) for ttl in (0.3, 0.5, 30))
+        old, kept, new = (claim_on(locks, name, 2, ttl=ttl) for ttl in (0.3, 5, 30))
         first, second = granted(locks, old), granted(locks, kept)
         locks.backend.extend(kept, second.token, 30)
         third = granted(locks, new)
@@ -128,7 +128,7 @@ class Shared(ContractBase):
         self, locks: LockStore, name: str, how: str
     ) -> None:
         writer = claim_on(locks, name, WRITER)
-        timeout = WAIT_TIMEOUT * 2 if how == "cancelled" else 1.5
+        timeout = WAIT_TIMEOUT * 2 if how == "cancelled" else 3.0
         with ThreadPoolExecutor(2) as pool, locks.read_write(name).read(timeout=5):
             waiting = pool.submit(locks.backend.acquire, writer, timeout)
             until(lambda: self.waiting(locks, writer.name) == 1, "the writer waiting")

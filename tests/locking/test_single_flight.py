@@ -311,7 +311,7 @@ def test_forked_child_does_not_wait_for_its_parent(gone, held, threads):
 
 def test_failed_cache_is_not_used_for_a_second(settings):
     with Redis() as redis:
-        options = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": 0.2, "retry": None}
+        options = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": 1.0, "retry": None}
         there = {**settings.CACHES["default"], "LOCATION": redis.url, "OPTIONS": options}
         settings.CACHES = {"there": there}
         flight = SingleFlight(CACHE="there", LOCK="process")

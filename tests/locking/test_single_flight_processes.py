@@ -51,6 +51,8 @@ class Readers:
 
 @pytest.fixture
 def real(settings: Any) -> SingleFlight:
+    patient = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": WAIT_TIMEOUT}
+    settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": patient}}
     caches["default"].clear()
     return SingleFlight(CACHE="default", LOCK="redis")
 
@@ -103,7 +105,7 @@ def test_row_22_control_every_reader_builds_without_it(real):
 @pytest.mark.parametrize("has_old", [False, True])
 def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
     caches["default"].clear()
-    ttl, key = 0.6, f"killed:{has_old}"
+    ttl, key = 1.0, f"killed:{has_old}"
     flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=WAIT_TIMEOUT)
     if has_old:
         flight.get_or_build(key, lambda: "old", **EXPIRED)
@@ -127,11 +129,12 @@ def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
         for pool in (one, another):
             with pytest.raises(PoolFailed, match="killed"):
                 pool.results()
+        began = time.monotonic()
         got = insist()
     first, second, third, none = started[:4]
     assert none == 0
     # The lease is granted a moment before its build begins.
-    assert min(second - first, third - second) > 0.7 * ttl
+    assert min(second - first, third - second) > 0.4 * ttl
     assert all(value == "old" or at > third for value, at in got)
     # A caller with a stale value does not wait for the lease to end.
-    assert len(got) > 1 or not has_old or third - second > 2 * ttl  # or this process slept
+    assert len(got) > 1 or not has_old or began > second + ttl / 2  # the kill was told late

@@ -60,9 +60,9 @@ def test_labels_are_translated_to_chinese(amy: Client, shop: Client) -> None:
         digest="d", user="u", fingerprint="f", status=200, headers={}, body=b"", created_at=now
     )
     HeldLock.objects.create(pk="redis 报表:7", name="报表:7")  # the row stands for a held lock
-    locks["redis"].lock("报表:7").acquire()
-    for path in pages():
-        page = amy.get(path, follow=True, headers={"accept-language": "zh-hans"}).text
-        shown = {label for label in labels(page) if re.search("[A-Za-z]|[一-龥]", label)}
-        assert shown, path
-        assert {label for label in shown if not re.search("[一-龥]", label)} <= NAMES, path
+    with locks["redis"].lock("报表:7"):
+        for path in pages():
+            page = amy.get(path, follow=True, headers={"accept-language": "zh-hans"}).text
+            shown = {label for label in labels(page) if re.search("[A-Za-z]|[一-龥]", label)}
+            assert shown, path
+            assert {label for label in shown if not re.search("[一-龥]", label)} <= NAMES, path

@@ -94,8 +94,8 @@ def test_status_follows_the_stock() -> None:
     assert status(room).state == "open"
     for customer in (1, 2):
         join(sale=room.sale, customer_id=customer)
-    until(lambda: status(room).state == "offered", "the turn of the first")
-    assert (status(room).left, status(room).serving) == (1, 1)
+    seen = until(lambda: (now := status(room)).state == "offered" and now, "the turn of the first")
+    assert (seen.left, seen.serving) == (1, 1)
 
 
 def test_people_who_wait_poll_less_often(settings) -> None:

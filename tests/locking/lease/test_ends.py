@@ -115,7 +115,7 @@ def test_loss_is_raised_also_if_the_store_is_silent_at_the_end(backend) -> None:
 
 
 def test_released_lease_is_neither_lost_nor_held(backend) -> None:
-    with backend.lock("a", ttl=0.05) as lease:
+    with backend.lock("a", ttl=1.0) as lease:
         pass
     with pytest.raises(LockLost):
         lease.check()

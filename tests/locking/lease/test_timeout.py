@@ -65,9 +65,9 @@ def test_holder_of_the_moment_is_named():
     with ThreadPoolExecutor(2) as pool:
         second = pool.submit(lambda: next_.acquire() and next_.lease)
         until_waiting(redis, 1)
-        waits = pool.submit(timed_out, "redis", 1.0)
+        waits = pool.submit(timed_out, "redis", 3.0)
         until_waiting(redis, 2)
         first.release()
-        lease = second.result(10)
-        assert waits.result(10).holder == lease.owner
+        lease = second.result(30)
+        assert waits.result(30).holder == lease.owner
     assert redis.break_lock("report:7")

@@ -108,7 +108,7 @@ def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["a holder stays", "no reply"])
 def test_switch_stops_waiting_but_keeps_the_names(apart, old, new, monkeypatch, is_silent) -> None:
-    monkeypatch.setattr(switching, "SWITCH_GRACE", 0.3)
+    monkeypatch.setattr(switching, "SWITCH_GRACE", 1.0)
     old.ttl = 0.1
     error, text = LockTimeout, "'a' is still held in 'old'"
     with lock("a", ttl=30):

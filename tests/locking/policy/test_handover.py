@@ -146,6 +146,7 @@ def test_failed_read_is_shared_for_a_moment(stores, monkeypatch) -> None:
 
     policy.current()
     monkeypatch.setattr(active, "stored_policy", fail)
+    monkeypatch.setattr(active, "FAILURE_PAUSE", 1.0)
     policy.invalidate()
     for _ in range(100):
         with pytest.raises(LockUnavailable):

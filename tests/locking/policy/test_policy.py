@@ -105,7 +105,7 @@ def test_read_that_hangs_is_replaced(transactional_db, monkeypatch) -> None:
 
     policy.current()
     monkeypatch.setattr(active, "stored_policy", hang_once)
-    monkeypatch.setattr(active, "READ_TIMEOUT", 0.1)
+    monkeypatch.setattr(active, "READ_TIMEOUT", 1.0)
     for age in ("MAX_AGE", "FRESH"):
         monkeypatch.setattr(active, age, 60.0)
     policy.invalidate()

@@ -75,7 +75,7 @@ def test_renewal_keeps_a_longer_grant_of_another_holder(
 @pytest.mark.faults(row="F7", backend="redis", fired="waiters counted")
 def test_contended_lock_costs_two_commands(backend: RedisBackend, raw: client.Redis) -> None:
     count = 64
-    holder, others = claim(), [claim() for _ in range(count)]
+    holder, others = claim(), [claim(ttl=600) for _ in range(count)]  # they ask once
     for _ in range(2):  # the first loads the scripts
         backend.acquire(holder, 0)
         backend.release(holder, 0)

@@ -38,8 +38,8 @@ __all__ = ["connect", "proxy", "server"]
 
 LONG = 3 * WAIT_TIMEOUT
 """A ttl, so that a lock which is free within a wait of the test was released and did not expire."""
-TIMEOUT = 0.3
-"""SOCKET_TIMEOUT and CONNECT_TIMEOUT of the backend that meets the fault."""
+TIMEOUT = 10.0
+"""SOCKET_TIMEOUT and CONNECT_TIMEOUT of the backend whose connections a test cuts."""
 
 
 @pytest.fixture

@@ -67,8 +67,7 @@ class TestAmnesia:
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "the end of the restart delay")
         deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
-        control = masters.client(NODE_TIMEOUT=0.5)  # a busy machine takes time to reply
-        assert control.inspect() == [], "the control: without the delay it is unknown"
+        assert masters.client().inspect() == [], "the control: without the delay it is unknown"
         second = masters.client(RESTART_DELAY=self.TTL)
         assert [held.name for held in second.inspect()] == [NAME]
         assert second.acquire(claim(self.TTL), 0) is None, "masters 3 and 4 are not a majority"
@@ -121,7 +120,7 @@ class TestMastersDown:
     """Row 9; the contract kills a minority."""
 
     @pytest.mark.faults(row=9, backend="redlock")
-    @pytest.mark.parametrize(("when", "node_timeout"), [("before", 0.05), ("while", 30)])
+    @pytest.mark.parametrize(("when", "node_timeout"), [("before", 0.2), ("while", 30)])
     def test_two_silent_masters_are_not_waited_for(
         self, masters: Masters, when: str, node_timeout: float
     ) -> None:

@@ -149,7 +149,7 @@ class TestSession:
         until(lambda: lease.lost, "the lease ending with the session")
         with pytest.raises(LockLost):
             lock.release()
-        with store_of(backend).lock(name, timeout=1):
+        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
             assert not in_thread(store_of(other).lock(name).acquire, False)
 
     def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
@@ -271,7 +271,7 @@ class TestWaiter:
         session = waiter.session.client.client_id
         with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             if when == "while it waits":
-                waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=1.0)
+                waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=3.0)
                 until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
                 proxy.cut(refuse=True)
             else:
