@@ -35,7 +35,7 @@ def worker(test_database_url):
     process = subprocess.Popen([sys.executable, *command], cwd=settings.BASE_DIR, env=env)
     yield
     process.terminate()
-    process.wait(20)
+    process.wait(60)
 
 
 def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker, monkeypatch):

@@ -50,14 +50,14 @@ def test_tests_of_a_project_need_no_server(tmp_path: Path) -> None:
 def test_backend_of_the_page_passes_the_contract(tmp_path: Path) -> None:
     backend, suite, entry = python_blocks("docs/library/write-a-backend.md")
     required("etcd")
-    port, mark = reserve_port()
-    mark.close()
+    port, mark = reserve_port()  # other tests do not take it while the mark is open
     assert "23790" in suite.code
     files = {
         "conftest.py": 'pytest_plugins = ["locking.testing.fixtures"]\n',
         "project_locks.py": backend.code,
         "test_project_locks.py": suite.code.replace("23790", str(port)),
     }
-    printed = run_tests(tmp_path, files)
+    with mark:
+        printed = run_tests(tmp_path, files)
     assert re.search(r"\b2\d passed", printed), printed
     assert "project_locks.EtcdBackend" in entry.code

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 
 class HeldCall:

@@ -47,9 +47,9 @@ def held_by_another(backend: LockStore, name: str) -> Iterator[None]:
     """Hold a lock in another thread."""
     with ThreadPoolExecutor(1) as other:
         held = backend.lock(name)
-        other.submit(held.acquire).result(10)
+        other.submit(held.acquire).result(30)
         yield
-        other.submit(held.release).result(10)
+        other.submit(held.release).result(30)
 
 
 def failing_once(error: BaseException) -> AbstractContextManager[None]:

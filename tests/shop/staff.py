@@ -59,7 +59,7 @@ def holder():
         thread = threading.Thread(target=run)
         thread.start()
         ended.append((go, thread))
-        assert has.wait(10)
+        assert has.wait(30)
         return go
 
     yield hold

@@ -231,11 +231,14 @@ def test_visit_costs_as_much_with_100_000_people() -> None:
         command("SETBIT", tried, people // 2, 1)
         for second in range(120):
             command("RPUSH", turns, f"{int(time.time()) - 120 + second} {people // 2}")
-        command("CONFIG", "RESETSTAT")
-        for customer in range(1, 501):
-            room.visit(people // 2 - customer)
-        stats = command("INFO", "commandstats")
-        return float(re.search(r"cmdstat_evalsha:.*?usec_per_call=([\d.]+)", stats)[1])
+        costs = []
+        for batch in range(10):
+            command("CONFIG", "RESETSTAT")
+            for customer in range(50):
+                room.visit(people // 2 - 1 - 50 * batch - customer)
+            stats = command("INFO", "commandstats")
+            costs.append(float(re.search(r"cmdstat_evalsha:.*?usec_per_call=([\d.]+)", stats)[1]))
+        return min(costs)  # without the time in which the server had no processor
 
     few, many = cost(1000), cost(100_000)
     assert many < 3 * few + 100

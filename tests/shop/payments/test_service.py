@@ -164,14 +164,14 @@ def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
     def check_then_act(order: Order, also: Sequence[Statement]) -> None:
         if status(order) != "pending":
             raise InvalidTransition
-        both.wait(10)
+        both.wait(30)
         Order.objects.update(status="paid")
         commit(also)
 
     tries = [order.payments.create(amount=order.total, answer_by=order.pay_by) for _ in range(2)]
     if not guarded:
         monkeypatch.setattr(orders, "pay_order", check_then_act)
-    meet = (lambda: both.wait(10)) if guarded else (lambda: None)
+    meet = (lambda: both.wait(30)) if guarded else (lambda: None)
     ends = told_in_threads(tries, meet)
     assert status(order) == "paid"
     assert ends == ["approved", "refunding" if guarded else "approved"]

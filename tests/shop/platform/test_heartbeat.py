@@ -69,5 +69,5 @@ def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(proce
     running.send_signal(signal.SIGCONT)
     until(lambda: beat.stat().st_mtime > old + 1, "a heartbeat after it resumed", TIMEOUT)
     assert is_healthy()
-    with urlopen(f"http://{HOST}:{environ['METRICS_PORT']}/metrics", timeout=5) as response:
+    with urlopen(f"http://{HOST}:{environ['METRICS_PORT']}/metrics", timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain")

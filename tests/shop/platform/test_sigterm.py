@@ -100,6 +100,8 @@ def test_web_server_finishes_the_purchase(
     """The purchase holds its lock and waits for another transaction."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for limit in ("LOCK_TIMEOUT", "HARD_DEADLINE"):
+        monkeypatch.setenv(limit, str(PATIENCE))  # the first request may be slow
     name, outcomes = f"sale:{sale.pk}", []
     with WebServer(1) as web:
         with transaction.atomic():

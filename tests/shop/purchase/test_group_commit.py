@@ -63,7 +63,7 @@ def together(sale: Sale, forms: Sequence[tuple[User, str]], shared: bool = True)
             told = [pool.submit(send, form) for form in forms]
             if shared:
                 until(lambda: len(group_commit._queues.get(name, ())) == len(forms) - 1)
-        return Counter(code_of(each.result(10)) for each in told)
+        return Counter(code_of(each.result(30)) for each in told)
 
 
 def new_customers(count: int) -> list[tuple[User, str]]:
@@ -187,7 +187,7 @@ def test_waiter_times_out_while_the_leader_hangs(settings) -> None:
 
     def hang() -> None:
         is_writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
 
     def lead() -> Placed:
         try:
@@ -198,10 +198,10 @@ def test_waiter_times_out_while_the_leader_hangs(settings) -> None:
     leader, hasty = a_customer(), a_customer()
     with armed_once("stock.read", hang), ThreadPoolExecutor(1) as pool:
         led = pool.submit(lead)
-        assert is_writing.wait(10)
+        assert is_writing.wait(30)
         settings.LOCK_TIMEOUT = 0.05
         with pytest.raises(Overloaded):
             buy(sale, customer=hasty)
         go_on.set()
-        assert not led.result(10).replayed
+        assert not led.result(30).replayed
     assert grants(sale) == [1]

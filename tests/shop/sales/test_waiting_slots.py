@@ -19,19 +19,19 @@ def test_slots_are_limited_per_sale_and_become_free(settings) -> None:
     def wait() -> None:
         with waiting_slot(sale_id=1):
             inside.release()
-            leave.wait(10)
+            leave.wait(30)
 
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(wait) for _ in range(2)]
         for _ in waiting:
-            assert inside.acquire(timeout=10)
+            assert inside.acquire(timeout=30)
         with pytest.raises(QueueFull), waiting_slot(sale_id=1):
             pass
         with waiting_slot(sale_id=2):
             pass  # another sale has slots of its own
         leave.set()
         for each in waiting:
-            each.result(10)
+            each.result(30)
     with waiting_slot(sale_id=1):
         pass
 

@@ -67,7 +67,8 @@ class TestAmnesia:
         second = masters.client(RESTART_DELAY=self.TTL)
         until(lambda: self.votes(second), "the end of the restart delay")
         deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
-        assert masters.client().inspect() == [], "the control: without the delay it is unknown"
+        control = masters.client(NODE_TIMEOUT=1)
+        assert control.inspect() == [], "the control: without the delay it is unknown"
         second = masters.client(RESTART_DELAY=self.TTL)
         assert [held.name for held in second.inspect()] == [NAME]
         assert second.acquire(claim(self.TTL), 0) is None, "masters 3 and 4 are not a majority"
