@@ -104,12 +104,13 @@ def test_purchase_of_a_sold_out_sale_is_refused(people):
     assert not Order.objects.filter(customer__username="li").exists()
 
 
-def test_503_keeps_the_form(people):
+def test_503_keeps_the_form(people, settings):
     page = people("li")
     page.goto("/sales/teapot/")
     key = page.locator("[name=idempotency_key]").input_value()
     page.get_by_label("Quantity").select_option("2")
     policy.switch(backend="database", wait=False)  # no purchase succeeds during the drain
+    settings.LOCK_TIMEOUT = 0.5
     page.get_by_role("button", name="Buy now").click()
     again = page.get_by_role("button", name="Try again")
     expect(again).to_be_enabled()
@@ -117,6 +118,7 @@ def test_503_keeps_the_form(people):
     assert page.locator("[name=idempotency_key]").input_value() == key
     expect(page.get_by_label("Quantity")).to_have_value("2")
     policy.cancel_switch()
+    settings.LOCK_TIMEOUT = 60.0
     again.click()
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
     assert Order.objects.get(customer__username="li").quantity == 2
