@@ -211,9 +211,13 @@ class Contract(OnRealStores, contract.Contract):
         tracemalloc.start()
         try:
             use(100)
-            before, threads = resources(), threading.active_count()
-            use(300)
-            memory, files = (new - old for old, new in zip(before, resources(), strict=True))
+            threads = threading.active_count()
+            for _ in range(3):  # what a thread of another test allocates does not grow each time
+                before = resources()
+                use(300)
+                memory, files = (new - old for old, new in zip(before, resources(), strict=True))
+                if memory < 150_000:
+                    break
         finally:
             tracemalloc.stop()
         assert memory < 150_000, "more than the bounded caches of names and owners"

@@ -13,7 +13,7 @@ from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, redis_breaker
 from tests.devservers.faults.interception import InterceptingProxy
 
-TIMEOUT = 0.5
+TIMEOUT = 1.0
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ class TestSession(Sessions, OnPostgreSql):
         root, mine, other = self.database.connect(), open_store().lock(name), open_store()
         mine.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(other.lock(name).acquire, timeout=3)
+            waiter = pool.submit(other.lock(name).acquire, timeout=1)
             until(lambda: root.waits() == 1, "the wait on the server")
             ((pid,),) = root("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
             os.kill(pid, signal.SIGSTOP)
