@@ -4,14 +4,16 @@
 set -eu
 cd "$BACKUPS"
 
-dump() {
+dump() (
+    exec 9<.
+    flock 9  # one by hand while the daily one runs
     file="shop-$(date -u +%Y%m%dT%H%M%SZ).sql.gz"
     rm -f ./*.part*
     mariadb-dump --single-transaction --no-tablespaces --host="$MYSQL_HOST" --user="$MYSQL_USER" "$MYSQL_DATABASE" > shop.part
     gzip shop.part
     mv shop.part.gz "$file"
     find . -name 'shop-*.sql.gz' -mtime +6 -delete
-}
+)
 
 if [ "${1:-}" = once ]; then
     dump

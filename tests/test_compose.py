@@ -1,5 +1,6 @@
 """docker-compose.yml and its image, as far as they can be checked without an engine."""
 
+import gzip
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from devservers.faults.waiting import until
 from devservers.programs import required
 from tools.containers import containers
 from tools.stack import StackError, interpolate
@@ -212,6 +214,34 @@ def test_what_one_container_counted_the_next_does_not(tmp_path: Path) -> None:
     )
     assert done.stdout == ""
     assert "deploy/entrypoint.sh" in (ROOT / "Dockerfile").read_text()
+
+
+PROGRAMS = {
+    "mariadb-dump": 'echo begin; touch "$MYSQL_HOST"; until [ -e go ]; do sleep .05; done; echo end',
+    "flock": 'touch "$MYSQL_HOST"; exec /usr/bin/flock "$@"',
+}
+
+
+def test_two_backups_at_once_are_both_whole(tmp_path: Path) -> None:
+    """One by hand while the daily one runs: it removed the file of the other."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    for name, script in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    def begin(name: str) -> subprocess.Popen[bytes]:
+        env = dict.fromkeys(("MYSQL_HOST", "MYSQL_USER", "MYSQL_DATABASE"), name)
+        env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "BACKUPS": str(folder)}
+        backup = subprocess.Popen(["sh", ROOT / "deploy/backup.sh", "once"], env=env)
+        until((folder / name).exists, "its dump, or its wait for the other")
+        return backup
+
+    with begin("first") as first, begin("second") as second:
+        (folder / "go").touch()
+        assert (first.wait(20), second.wait(20)) == (0, 0)
+    whole = {gzip.decompress(file.read_bytes()) for file in folder.glob("shop-*.sql.gz")}
+    assert whole == {b"begin\nend\n"}
 
 
 def test_interpolation_is_that_of_compose() -> None:
