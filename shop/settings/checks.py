@@ -90,14 +90,16 @@ def check_services(**kwargs: Any) -> list[CheckMessage]:
 @register(Tags.caches, deploy=True)
 def check_stores(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the cache can fill the server that keeps locks, queued sales and messages."""
-    urls = settings.REDIS_URL, settings.CELERY_BROKER_URL, settings.QUEUE_REDIS_URL
+    urls = [settings.REDIS_URL, settings.CELERY_BROKER_URL, settings.QUEUE_REDIS_URL]
+    urls += [settings.LOCK_REDIS_URL, *settings.REDLOCK_URLS]
     kept = {_server(url) for url in urls if "+" not in url.partition("://")[0]}
     if _server(settings.CACHE_URL) not in kept:
         return []
     return [
         Warning(
-            "CACHE_URL names the server of REDIS_URL, CELERY_BROKER_URL or QUEUE_REDIS_URL: a "
-            "full cache stops the locks, the queued sales and the scheduled tasks.",
+            "CACHE_URL names a server of REDIS_URL, CELERY_BROKER_URL, QUEUE_REDIS_URL, "
+            "LOCK_REDIS_URL or REDLOCK_URLS: a full cache stops the locks, the queued sales or the "
+            "scheduled tasks.",
             hint="Give the cache a server of its own; another database number is not enough.",
             id="shop.W001",
         )

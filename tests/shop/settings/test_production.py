@@ -147,6 +147,8 @@ def test_insecure_setting_is_reported(setting: str, value: object, number: str) 
         ("redis://:secret@keep:6379?health_check_interval=1", True),
         ("redis://broker:7000/3", True),
         ("redis://queue:6379/1", True),
+        ("redis://locks:6379/1", True),
+        ("redis://master:6379/1", True),
         ("redis://keep:6380/0", False),
         ("redis://cache:6379/0", False),
         ("unix:///run/cache.sock", False),
@@ -157,6 +159,8 @@ def test_cache_on_the_server_of_the_locks_is_reported(cache: str, is_shared: boo
         "REDIS_URL": "redis://keep:6379/0",
         "CELERY_BROKER_URL": "redis://broker:7000/0",
         "QUEUE_REDIS_URL": "redis://queue:6379/0",
+        "LOCK_REDIS_URL": "redis://locks:6379/0",
+        "REDLOCK_URLS": ["redis://master:6379/0"],
     }
     with patch("shop.settings.checks.settings", SimpleNamespace(CACHE_URL=cache, **stores)):
         assert [message.id for message in check_stores()] == ["shop.W001"] * is_shared
