@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 
@@ -210,6 +212,35 @@ def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert "running already" in refused(tmp_path, PORT=str(port))
     assert "cannot write" in refused(tmp_path / "demo.lock" / "var", PORT=str(port))
+
+
+def test_the_environments_proxy_is_not_asked_for_the_first_page(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy elsewhere cannot reach this machine's port, and answers with an error."""
+    monkeypatch.setenv("http_proxy", f"http://{HOST}:{port}/")
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    with ThreadingHTTPServer((HOST, 0), SimpleHTTPRequestHandler) as web:
+        threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+        monkeypatch.setattr(demo, "FIRST_PAGE_SECONDS", 5.0)
+        why = demo.wait_for_first_page(f"http://{HOST}:{web.server_port}/", queue.SimpleQueue())
+        web.shutdown()
+    assert why is None
+
+
+def test_data_are_in_the_folder_whatever_its_name(tmp_path: Path) -> None:
+    """`make demo PORT=` exports an empty PORT, which means the default."""
+    folder = tmp_path / "c++ #1 50%41 a?b"
+    script = "from django.conf import settings; print(settings.DATABASES['default']['NAME'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment(SHOP_VAR=str(folder), PORT=""),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(folder / "shop.sqlite3"), done.stderr
 
 
 def test_no_space(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ which the demo writes for its servers.
 """
 
 from pathlib import Path
+from urllib.parse import quote
 
 import environ
 from django.utils.translation import gettext_lazy as _
@@ -95,7 +96,7 @@ TEMPLATES = [
 
 # --- Stores ------------------------------------------------------------------------------------
 
-DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{VAR / 'shop.sqlite3'}")}
+DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{quote(str(VAR))}/shop.sqlite3")}
 _database = DATABASES["default"]
 _database.setdefault("CONN_MAX_AGE", 60)
 _seconds = env.int("DATABASE_TIMEOUT", default=10)  # shop/wsgi.py sets 1
@@ -371,7 +372,7 @@ EMAIL_URL = env.str("EMAIL_URL", default="")
 vars().update(env.email_url_config(EMAIL_URL or "dummymail:"))
 EMAIL_TIMEOUT = 5
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="") or "Flash Sale <shop@localhost>"
-_local = f"http://127.0.0.1:{env.int('PORT', default=8000)}"
+_local = f"http://127.0.0.1:{env.str('PORT', default='') or 8000}"
 SITE_URL = (env.str("SITE_URL", default="") or _local).rstrip("/")
 PASSWORD_RESET_TIMEOUT = 3600
 
