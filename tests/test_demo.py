@@ -303,26 +303,49 @@ def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_no_network(clone: Path, port: int) -> None:
+def make_venv(clone: Path) -> None:
     venv.create(clone / ".venv")  # pip would be installed, which takes longer than to copy it
     (packages,) = clone.glob(".venv/lib/python*/site-packages")
     shutil.copytree(Path(pip.__file__).parent, packages / "pip")
+
+
+def stamp(clone: Path, name: str = "demo") -> Path:
+    """Say that the packages of the set are installed."""
+    file = clone / f".venv/{name}.sha256"
+    file.write_text(setup.sha256(clone / f"requirements/{name}.txt"))
+    return file
+
+
+def test_no_network(clone: Path, port: int) -> None:
+    """A set that contains the failed one counts as installed no longer: pip may have begun."""
+    make_venv(clone)
+    larger = stamp(clone, "dev")
     nobody = f"http://{HOST}:{port}/"
     done = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
     assert done.returncode == 1
     assert "The package index cannot be reached: check the network." in done.stderr
     assert not (clone / ".venv/demo.sha256").exists()
+    assert not larger.exists()
 
 
 def test_set_up_once(clone: Path) -> None:
     """With the stamp of these pins there is nothing to say, to make or to ask the index for."""
-    python = clone / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    digest = setup.sha256(clone / "requirements/demo.txt")
-    (clone / ".venv/demo.sha256").write_text(digest)
+    make_venv(clone)
+    stamp(clone)
     done = run_setup(clone)
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+
+
+def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:
+    """The system's next version replaced it: the packages are those of the old one."""
+    make_venv(clone)
+    stamp(clone)
+    for python in clone.glob(".venv/bin/python*"):
+        python.unlink()
+        python.symlink_to(clone / "gone")
+    done = run_setup(clone, PIP_INDEX_URL=f"http://{HOST}:{port}/", PIP_CONFIG_FILE=os.devnull)
+    assert "The package index cannot be reached" in done.stderr
+    assert "Creating .venv" in done.stdout
 
 
 def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> None:

@@ -151,10 +151,13 @@ def install(name: str) -> None:
     hashes = {part: sha256(file) for part, file in pins.items()}
     first = SETS[name][0]
     stamps = {part: VENV / f"{part}.sha256" for part in hashes}
+    make_venv()  # without stamps, if its Python is gone
     if stamps[first].exists() and stamps[first].read_text() == hashes[first]:
         return
     check_space(SPACE_MB[name])
-    make_venv()
+    for part, *contained in SETS.values():
+        if first in (part, *contained):  # pip replaces its packages, too
+            (VENV / f"{part}.sha256").unlink(missing_ok=True)
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
     options = ["--no-compile", "--retries", "2", "--require-hashes"]
