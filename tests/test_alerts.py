@@ -45,6 +45,10 @@ BROKEN = {
     "LockStoreUnavailable": {
         'locking_attempts_total{backend="redis",kind="sale",outcome="unavailable"}': "5x290 6+1x20"
     },
+    "NoWebServer": {
+        'shop_http_responses_total{status="200"}': "0+98x270",
+        'shop_http_responses_total{status="503"}': "0+2x270",
+    },
     "LockTimeouts": {
         'locking_attempts_total{backend="redis",kind="sale",outcome="timeout"}': "0+11x400"
     },
