@@ -243,6 +243,27 @@ def test_data_are_in_the_folder_whatever_its_name(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(folder / "shop.sqlite3"), done.stderr
 
 
+def test_relative_folder_is_the_same_for_every_process(tmp_path: Path) -> None:
+    """The supervisor took it from the folder of its caller, its processes from the project's."""
+    script = """
+import os
+from tools.demo import main
+try:
+    main()
+except SystemExit:
+    print(os.environ["SHOP_VAR"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment(SHOP_VAR="data", PORT="none", PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(tmp_path / "data")
+
+
 def test_no_space(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     full = type(shutil.disk_usage(tmp_path))(10**9, 10**9, 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)

@@ -1,6 +1,7 @@
 """docker-compose.yml as processes: all parts well, nginx in front, restarts that lose nothing."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -59,6 +60,33 @@ def orders(stack: Stack, slug: str = "%", fulfilment: str = "%") -> int:
         )
         (count,) = cursor.fetchone()
     return count
+
+
+def test_what_is_no_port_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/stack.py"],
+        cwd=ROOT,
+        env={**os.environ, "PORT": "web"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == "\nPORT=web is not a port: it is a number from 1 to 65535.\n"
+
+
+def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, stack = tmp_path / "my shop", Stack()
+    project.mkdir()
+    (project / "manage.py").write_text("print('managed')")
+    monkeypatch.setattr("tools.stack.ROOT", project)
+    stack.folder = tmp_path
+    env = {"PATH": str(Path(sys.executable).parent), "PROMETHEUS_MULTIPROC_DIR": ""}
+    stack.commands["web-1"] = [], env
+    stack.__exit__()
+    done = subprocess.run(["/bin/sh", stack.write_manage()], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"managed\n"
 
 
 def test_every_health_check_of_the_file_passes(stack: Stack) -> None:

@@ -26,7 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
-from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  # noqa: E402
+from tools.supervisor import (  # noqa: E402
+    Events,
+    Part,
+    chosen_port,
+    reaper,
+    say,
+    stop_parts,
+    supervise,
+)
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
 STORE_VARIABLES = (
@@ -194,16 +202,15 @@ def serve(port: int, var: Path, accounts: list[str], started: float) -> int:
 def main() -> int:
     started = float(os.environ.get("SETUP_STARTED", time.time()))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
-    var = Path(os.environ.setdefault("SHOP_VAR", str(ROOT / "var"))).resolve()
+    var = Path(os.environ.get("SHOP_VAR", ROOT / "var")).resolve()
+    os.environ["SHOP_VAR"] = str(var)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    port = os.environ.get("PORT") or "8000"
+    port = chosen_port()
     try:
-        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise DemoError(f"PORT={port} is not a port: it is a number from 1 to 65535.")
-        with claim(var, int(port)), ExitStack() as stack:
+        with claim(var, port), ExitStack() as stack:
             embed(stack, var)
             gather_metrics(var)
-            return serve(int(port), var, prepare(), started)
+            return serve(port, var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
     except KeyboardInterrupt:

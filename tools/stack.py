@@ -46,7 +46,15 @@ from devservers import (  # noqa: E402
     start_all,
     stop_all,
 )
-from tools.supervisor import Events, Part, reaper, say, stop_parts, supervise  # noqa: E402
+from tools.supervisor import (  # noqa: E402
+    Events,
+    Part,
+    chosen_port,
+    reaper,
+    say,
+    stop_parts,
+    supervise,
+)
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
@@ -274,7 +282,9 @@ class Stack:
         del env["PROMETHEUS_MULTIPROC_DIR"]  # each call would leave a file of figures behind
         exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
         script = self.folder / "manage"
-        script.write_text("\n".join([*exports, f'cd {ROOT} && exec python manage.py "$@"', ""]))
+        script.write_text(
+            "\n".join([*exports, f'cd {shlex.quote(str(ROOT))} && exec python manage.py "$@"', ""])
+        )
         return script
 
     def start(self, name: str) -> None:
@@ -325,7 +335,7 @@ def _passes(command: list[str], env: dict[str, str]) -> bool:
 
 def main() -> int:
     started = time.monotonic()
-    port = int(os.environ.get("PORT") or "8000")
+    port = chosen_port()
     named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text())) - {"PORT"}
     given = {name: os.environ[name] for name in named if name in os.environ}
     say("Starting the stack of docker-compose.yml as processes ...")

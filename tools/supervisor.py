@@ -34,6 +34,14 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+def chosen_port() -> int:
+    """Return the port that PORT names, by default 8000; exit with a sentence if it is none."""
+    port = os.environ.get("PORT") or "8000"
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        sys.exit(f"\nPORT={port} is not a port: it is a number from 1 to 65535.")
+    return int(port)
+
+
 # Children of a process that was killed while starting: the reaper ends them by process group.
 REAPER = """
 import contextlib, os, signal, sys
