@@ -142,6 +142,23 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             until(lambda: processes_of(tmp_path) == [], "their end", 60)
 
 
+def test_terminal_that_closes_during_the_start_leaves_no_addresses(
+    tmp_path: Path, port: int
+) -> None:
+    """`manage.py` would look for the servers there."""
+    demo = subprocess.Popen(
+        [sys.executable, "tools/demo.py"],
+        cwd=ROOT,
+        env=environment(SHOP_VAR=str(tmp_path), PORT=str(port)),
+        start_new_session=True,
+    )
+    with demo:
+        until((tmp_path / "embedded.env").exists, "the stores")
+        os.killpg(demo.pid, signal.SIGHUP)
+        demo.wait(60)
+    assert not (tmp_path / "embedded.env").exists()
+
+
 def kill_each_process(supervisor: int) -> None:
     """Expect another one for each: before, the end of one ended the demo."""
     for word in ("worker", "gunicorn", "consume_orders"):

@@ -204,7 +204,8 @@ def main() -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     var = Path(os.environ.get("SHOP_VAR", ROOT / "var")).resolve()
     os.environ["SHOP_VAR"] = str(var)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for how in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(how, lambda number, _: sys.exit(128 + number))
     port = chosen_port()
     try:
         with claim(var, port), ExitStack() as stack:
