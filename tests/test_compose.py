@@ -1,15 +1,20 @@
 """docker-compose.yml and its image, as far as they can be checked without an engine."""
 
 import gzip
+import os
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from devservers import HOST
 from devservers.faults.waiting import until
 from devservers.programs import required
 from tools.containers import containers
@@ -54,6 +59,33 @@ def test_every_lasting_service_says_whether_it_is_well(
     services: dict[str, dict[str, Any]],
 ) -> None:
     assert {name for name in services if "healthcheck" not in services[name]} == JOBS
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers each path with the status that it names."""
+
+    def do_GET(self) -> None:
+        self.send_response(int(self.path[1:]))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_health_checks_ask_no_proxy(services: dict[str, dict[str, Any]]) -> None:
+    """Docker gives each container the proxy that its configuration names."""
+    own = re.compile(r"127\.0\.0\.1:\d+/[\w/-]+")
+    tests = [service.get("healthcheck", {}).get("test", []) for service in services.values()]
+    commands = [words[1:] for words in tests if own.search(" ".join(words))]
+    assert len(commands) == 5
+    env = {"PATH": os.environ["PATH"], "http_proxy": f"http://{HOST}:1/"}
+    with ThreadingHTTPServer((HOST, 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        for status, command in product((200, 503), commands):
+            here = [own.sub(f"{HOST}:{server.server_port}/{status}", word) for word in command]
+            done = subprocess.run(here, env=env, capture_output=True, check=False)
+            assert (done.returncode == 0) == (status == 200), (here, done.stderr)
+        server.shutdown()
 
 
 def test_references_lead_somewhere(
