@@ -18,7 +18,7 @@ if "redlock" in LOCKS:
     delayed = {**LOCKS["redlock"], "TTL": 6.0, "OPTIONS": {"RESTART_DELAY": 6.0}}
     LOCKS = {**LOCKS, "redlock": delayed}
 
-HTTPS = env.bool("HTTPS", default=True)
+HTTPS = env.str("HTTPS", default="").lower() not in ("0", "no", "off", "false")
 """Disable only to try the stack on one machine: passwords are then sent in plain text."""
 if HTTPS:
     SECURE_SSL_REDIRECT = True

@@ -86,6 +86,12 @@ def test_deploy_check_has_no_warnings() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("value", "is_on"), [("", True), ("ture", True), ("false", False)])
+def test_only_a_plain_no_disables_https(value: str, is_on: bool) -> None:
+    script = "from django.conf import settings; print(settings.SECURE_SSL_REDIRECT)"
+    assert python("-c", script, HTTPS=value).stdout == f"{is_on}\n"
+
+
 def test_demo_secrets_prevent_the_start() -> None:
     """Any command: web, worker and beat set Django up in the same way."""
     changes = {"SECRET_KEY": DEMO_SECRET, "PAYMENT_PROVIDER": "simulated"}
