@@ -9,7 +9,9 @@ dump() (
     flock 9  # one by hand while the daily one runs
     file="shop-$(date -u +%Y%m%dT%H%M%SZ).sql.gz"
     rm -f ./*.part*
-    mariadb-dump --single-transaction --no-tablespaces --host="$MYSQL_HOST" --user="$MYSQL_USER" "$MYSQL_DATABASE" > shop.part
+    # A restore leaves no table of a later version, which its migration could not create again.
+    mariadb-dump --single-transaction --no-tablespaces --host="$MYSQL_HOST" --user="$MYSQL_USER" \
+        --add-drop-database --databases "$MYSQL_DATABASE" > shop.part
     gzip shop.part
     mv shop.part.gz "$file"
     find . -name 'shop-*.sql.gz' -mtime +6 -delete

@@ -26,7 +26,7 @@ from devservers.programs import required
 from inventory.models import StockMovement
 from locking import locks, policy
 from shop.errors import Overloaded
-from shop.models import Order, Sale
+from shop.models import Order, Sale, User
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
 from tests.shop.late_buyer import LateBuyer
@@ -176,6 +176,17 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         status(now) == "won" or not flushed
     )  # the control may take it for that of a lost customer
     call_command("audit_stock")
+
+
+def test_restore_of_a_dump_before_an_upgrade_can_be_upgraded(tmp_path: Path) -> None:
+    """The upgrade's tables stayed, and the migrations that create them failed."""
+    dump = back_up(tmp_path)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE of_the_upgrade (id INT)")
+    late = a_customer()
+    load(dump)
+    assert "of_the_upgrade" not in connection.introspection.table_names()
+    assert not User.objects.filter(pk=late.pk).exists()
 
 
 def test_rows_are_fenced_off_before_the_switch_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
