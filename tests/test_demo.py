@@ -142,20 +142,25 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
             until(lambda: processes_of(tmp_path) == [], "their end", 60)
 
 
-def test_terminal_that_closes_during_the_start_leaves_no_addresses(
-    tmp_path: Path, port: int
+@pytest.mark.parametrize("wrapper", [[], ["nohup"]], ids=["plain", "nohup"])
+def test_terminal_that_closes_during_the_start(
+    wrapper: list[str], tmp_path: Path, port: int
 ) -> None:
-    """`manage.py` would look for the servers there."""
+    """The addresses do not stay, where `manage.py` would look for them. With nohup it goes on."""
     demo = subprocess.Popen(
-        [sys.executable, "tools/demo.py"],
+        [*wrapper, sys.executable, "tools/demo.py"],
         cwd=ROOT,
         env=environment(SHOP_VAR=str(tmp_path), PORT=str(port)),
+        stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
     with demo:
         until((tmp_path / "embedded.env").exists, "the stores")
         os.killpg(demo.pid, signal.SIGHUP)
-        demo.wait(60)
+        if wrapper:
+            until(lambda: (tmp_path / "static").exists() or demo.poll(), "the next step")
+            assert demo.poll() is None
+            demo.terminate()
     assert not (tmp_path / "embedded.env").exists()
 
 

@@ -33,6 +33,7 @@ from tools.supervisor import (  # noqa: E402
     reaper,
     say,
     stop_parts,
+    stop_signals,
     supervise,
 )
 
@@ -161,7 +162,7 @@ def wait_for_first_page(url: str, ended: Events) -> str | None:
 
 def serve(port: int, var: Path, accounts: list[str], started: float) -> int:
     ended: Events = queue.SimpleQueue()
-    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for how in stop_signals():
         signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
     gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
@@ -204,7 +205,7 @@ def main() -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     var = Path(os.environ.get("SHOP_VAR", ROOT / "var")).resolve()
     os.environ["SHOP_VAR"] = str(var)
-    for how in (signal.SIGTERM, signal.SIGHUP):
+    for how in stop_signals():
         signal.signal(how, lambda number, _: sys.exit(128 + number))
     port = chosen_port()
     try:
@@ -214,8 +215,6 @@ def main() -> int:
             return serve(port, var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

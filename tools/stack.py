@@ -53,6 +53,7 @@ from tools.supervisor import (  # noqa: E402
     reaper,
     say,
     stop_parts,
+    stop_signals,
     supervise,
 )
 
@@ -341,7 +342,7 @@ def main() -> int:
     say("Starting the stack of docker-compose.yml as processes ...")
     try:
         with Stack(port, given) as stack:
-            for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for how in stop_signals():
                 signal.signal(how, lambda number, _: stack.ended.put(signal.Signals(number).name))
             stack.wait_healthy()
             seconds = time.monotonic() - started

@@ -42,6 +42,12 @@ def chosen_port() -> int:
     return int(port)
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that end everything: a closed terminal is none with nohup."""
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    return signals[: 2 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 3]
+
+
 # Children of a process that was killed while starting: the reaper ends them by process group.
 REAPER = """
 import contextlib, os, signal, sys
