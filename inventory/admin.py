@@ -30,18 +30,23 @@ class KeepingForm(forms.ModelForm):  # type: ignore[type-arg]
         is_told = self.is_bound and any(name.startswith(told) for name in self.data)
         if is_told:
             # Django looks for a name without _0 before it repeats what two inputs showed.
-            names = {self.add_initial_prefix(name): "" for name in self.fields}
-            self.data = names | {name: self.data[name] for name in self.data}
+            sent: Any = self.data  # a QueryDict, or a dict
+            self.data = sent = sent.copy()
+            for name, field in self.fields.items():
+                if not isinstance(field, forms.ModelMultipleChoiceField):
+                    sent.setdefault(self.add_initial_prefix(name), "")
         for field in self.fields.values():
-            may_tell = self.instance.pk and not isinstance(field, forms.FileField)
-            field.show_hidden_initial = bool(may_tell and (is_told or not self.is_bound))
+            may_tell = not (field.disabled or isinstance(field, forms.FileField))
+            is_asked = is_told or not self.is_bound
+            field.show_hidden_initial = bool(self.instance.pk and may_tell and is_asked)
 
     def clean(self) -> dict[str, Any]:
         """Take the newer values of the fields that the reader left alone."""
         super().clean()
         if self.instance.pk:
-            kept = self.cleaned_data.keys() - set(self.changed_data)
-            self.cleaned_data |= {name: getattr(self.instance, name) for name in kept}
+            for name in self.cleaned_data.keys() - set(self.changed_data):
+                value = getattr(self.instance, name)
+                self.cleaned_data[name] = value.all() if hasattr(value, "all") else value
         return self.cleaned_data
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.forms import UserChangeForm
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -17,6 +18,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
+from inventory.admin import KeepingForm
 from inventory.money import with_sign
 from locking.admin import LargeTable, ReadOnlyAdmin, confirm
 from locking.admin.policy import LockPolicyAdmin
@@ -49,10 +51,15 @@ def apps_of(request: HttpRequest, app_label: str | None = None) -> list[Any]:
 admin.site.get_app_list = apps_of  # type: ignore[method-assign]
 
 
+class AccountForm(KeepingForm, UserChangeForm):  # type: ignore[type-arg]
+    """Django's form; an older page does not open an account again, or return its rights."""
+
+
 @admin.register(User)
 class AccountAdmin(LargeTable, UserAdmin):  # type: ignore[type-arg]
     """Customers and staff. Only superusers change permissions and the accounts of staff."""
 
+    form = AccountForm
     list_display = ("username", "email", "is_staff", "is_active", "date_joined", "last_login")
     list_filter = ("is_staff", "is_active", "groups")
     search_fields = ("username", "email")

@@ -29,7 +29,7 @@ from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
 from shop.reservations import store
 from shop.sales.stock_lock import fence_of, lock_name
-from tests.shop.admin_pages import act, messages, times
+from tests.shop.admin_pages import act, fields_of, messages, times
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, told
@@ -279,6 +279,29 @@ def test_staff_cannot_grant_permissions(ben):
     sent = {"action": "delete_selected", "_selected_action": boss.pk, "post": "yes"}
     client.post("/admin/shop/user/", sent)
     assert User.objects.filter(pk=boss.pk).exists()
+
+
+def test_older_page_of_an_account_does_not_open_it_again(amy):
+    """One member of staff closes the account and takes its rights; another corrects its name."""
+    user = User.objects.create(username="li", is_staff=True)
+    right = Permission.objects.get(codename="view_order")
+    user.user_permissions.add(right)
+    page = f"/admin/shop/user/{user.pk}/change/"
+    older = fields_of(amy.get(page))
+    assert "initial-password" not in older
+    del older["groups"]  # a browser sends nothing if none is chosen
+    taken = ("is_active", "is_staff", "user_permissions")
+    closed = {name: value for name, value in older.items() if name not in taken}
+    assert amy.post(page, closed).status_code == 302
+    assert amy.post(page, {**older, "first_name": "Lei"}).status_code == 302
+    user.refresh_from_db()
+    assert (user.first_name, user.is_active, user.is_staff) == ("Lei", False, False)
+    assert not user.user_permissions.exists()
+    opened = {**closed, "initial-is_active": "False", "is_active": "on"}
+    del opened["initial-user_permissions"]
+    assert amy.post(page, {**opened, "user_permissions": right.pk}).status_code == 302
+    user.refresh_from_db()
+    assert (user.is_active, user.user_permissions.get()) == (True, right)
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
