@@ -114,8 +114,9 @@ def _find_due(most: int) -> None:
 
 
 def claim(message: Message) -> bool:
-    """Return True to the one process that may send the message."""
-    waiting = Message.objects.filter(pk=message.pk, state=State.WAITING)
+    """Return True to the one process that may send the message as it has read it."""
+    read = {"state": State.WAITING, "attempts": message.attempts}
+    waiting = Message.objects.filter(pk=message.pk, **read)
     return bool(waiting.update(state=State.SENDING, attempts=F("attempts") + 1))
 
 

@@ -30,7 +30,7 @@ from shop.web import accounts
 from tests.shop.admin_pages import times
 from tests.shop.mail.inbox import Inbox, parts
 from tests.shop.making import ADDRESS, a_sale, signed_in
-from tests.shop.purchases import buy
+from tests.shop.purchases import armed_once, buy
 
 pytestmark = pytest.mark.stores
 
@@ -192,6 +192,14 @@ def test_refused_message_is_tried_again_a_few_times(inbox: Inbox, li: User) -> N
         assert message.attempts == attempt
         Message.objects.update(due_at=timezone.now())
     assert message.state == State.FAILED
+
+
+def test_run_that_read_a_message_before_it_was_refused_waits(inbox: Inbox, li: User) -> None:
+    pay(li)
+    inbox.reply = lambda server: "451 later"
+    with armed_once("mail.claim", send_mail):
+        assert send_mail() == 0
+    assert Message.objects.get().attempts == 1, "it was sent twice without a pause"
 
 
 def hang_up_after(reply: bytes) -> Callable[[Any], str]:
