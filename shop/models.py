@@ -361,7 +361,7 @@ class Payment(models.Model):
     refunded_at = models.DateTimeField(_("refunded at"), null=True, blank=True)
 
     class Meta:
-        ordering = ["-created_at", "-pk"]
+        ordering = ["-pk"]  # a clock may be set back
         verbose_name = _("payment")
         verbose_name_plural = _("payments")
         # Few have started: the job that times them out reads them all.

@@ -92,6 +92,13 @@ def test_payment_without_callback_times_out_and_can_be_retried(shop, order):
     assert status(order) == "paid"
 
 
+def test_open_payment_is_used_again_after_the_clock_was_set_back(shop, order):
+    told(start_payment(order=order), approved=False)
+    Payment.objects.update(created_at=timezone.now() + timedelta(minutes=1))
+    assert start_payment(order=order) == start_payment(order=order)
+    assert "Payment declined" not in shop.get(order.get_absolute_url()).text
+
+
 def test_payment_ends_while_its_order_can_be_paid(order, settings):
     settings.PAYMENT_TIMEOUT_SECONDS = 9999
     for left, asked_before in ((600, 60), (40, 20)):
