@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from locking import lock
 from locking.failpoints import reach
-from shop.errors import Overloaded, refusing_lock_errors
+from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.platform.deadline import current_deadline
 from shop.reservations import store
@@ -118,7 +118,8 @@ def _fill(sale: Sale) -> None:
     _mirror(sale, *_read_ledger(sale))
     store.close(sale=old)
     for entry in store.entries(sale=old):
-        store.reserve(sale=sale, entry=entry, limit=None)
+        if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":
+            raise ServiceUnavailable  # it would not count what was moved before
     current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
     if not current.update(generation=sale.generation):
         store.delete(sale=sale)

@@ -36,7 +36,7 @@ from shop.models import Order, Sale
 from shop.platform.redis import Address, command, run, scan_hash, scripts
 
 FILL_TIMEOUT = 15
-"""Seconds within which a process fills a generation; then others take it for lost."""
+"""Seconds without a moved entry after which others take a generation that is filled for lost."""
 CHUNK = 500
 """Items in one command."""
 BLOCKED = 1000
@@ -104,10 +104,11 @@ def _at(sale: Sale) -> Address:
 def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
     """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
 
-    Without a limit nothing is checked: this moves an entry of an older generation.
+    Without a limit nothing is checked: this moves an entry of an older generation, and leaves
+    FILL_TIMEOUT for the next one. Then `not_loaded` means that the new generation has expired.
     """
-    most = "" if limit is None else limit
-    return str(run(_RESERVE, keys_of(sale), *entry[1:], most, at=_at(sale)))
+    args = *entry[1:], "" if limit is None else limit, FILL_TIMEOUT
+    return str(run(_RESERVE, keys_of(sale), *args, at=_at(sale)))
 
 
 def settle(*, sale: Sale, outcomes: Iterable[tuple[Entry, str]]) -> int:
@@ -185,7 +186,7 @@ def oldest_age(*, sale: Sale) -> float:
 
 
 def create(*, sale: Sale) -> None:
-    """Create the generation that `sale` names, to be filled within FILL_TIMEOUT."""
+    """Create the generation that `sale` names, to be filled: see FILL_TIMEOUT."""
     state = keys_of(sale).state
     command("HSET", state, "run", run_id(sale=sale), at=_at(sale))
     command("EXPIRE", state, FILL_TIMEOUT, at=_at(sale))

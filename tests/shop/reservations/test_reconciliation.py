@@ -180,6 +180,34 @@ def test_load_keeps_the_entries_of_a_lost_state(interrupted_at: str) -> None:
     assert_sound(sale, held=2, left=0)
 
 
+@pytest.mark.parametrize(("is_paused", "loads"), [(False, 1), (True, 2)], ids=["slow", "paused"])
+def test_load_of_a_long_stream_forgets_no_reserved_unit(is_paused: bool, loads: int) -> None:
+    """It takes longer than FILL_TIMEOUT, or its process is paused for so long."""
+    sale = a_queued_sale(stock=4)
+    assert told(sale, 3) == {"queued": 3}
+    redis_command("DEL", keys_of(sale).state)
+    move, ends = store.reserve, []
+
+    def move_slowly(*, sale: Sale, entry: store.Entry, limit: int | None) -> str:
+        state = store.keys_of(sale).state
+        if len(ends) == 1 and is_paused:
+            redis_command("DEL", state)
+        outcome = move(sale=sale, entry=entry, limit=limit)
+        ends.append(redis_command("TTL", state))
+        redis_command("EXPIRE", state, 1)
+        return outcome
+
+    with patch.object(store, "reserve", move_slowly):
+        for _ in range(loads - 1):
+            with pytest.raises(ServiceUnavailable):
+                load(sale=fresh(sale))
+        load(sale=fresh(sale))
+    assert ends[-1] > 1
+    assert store.left(sale=fresh(sale)) == 1
+    consume()
+    assert_sound(sale, held=3, left=1)
+
+
 def test_reservation_is_not_lost_while_its_generation_is_replaced() -> None:
     """A page reads the sale's row, and then a load deletes the generation that the row named."""
     sale, is_waiting = a_queued_sale(), store.is_waiting
