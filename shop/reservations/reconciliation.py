@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -114,12 +115,17 @@ def _fill(sale: Sale) -> None:
     """
     old = copy(sale)
     sale.generation = 1 + secrets.randbelow(2**31 - 1)
-    store.create(sale=sale)
-    _mirror(sale, *_read_ledger(sale))
-    store.close(sale=old)
-    for entry in store.entries(sale=old):
-        if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":
-            raise ServiceUnavailable  # it would not count what was moved before
+    try:
+        store.create(sale=sale)
+        _mirror(sale, *_read_ledger(sale))
+        store.close(sale=old)
+        for entry in store.entries(sale=old):
+            if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":
+                raise ServiceUnavailable  # it would not count what was moved before
+    except ServiceUnavailable:
+        with suppress(ServiceUnavailable):
+            store.delete(sale=sale)  # most of its keys never expire
+        raise
     current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
     if not current.update(generation=sale.generation):
         store.delete(sale=sale)

@@ -180,6 +180,24 @@ def test_load_keeps_the_entries_of_a_lost_state(interrupted_at: str) -> None:
     assert_sound(sale, held=2, left=0)
 
 
+def test_failed_loads_leave_nothing_in_redis() -> None:
+    """Each one left a copy of all customers, for good."""
+    sale = a_queued_sale(stock=9)
+    assert told(sale, 3) == {"queued": 3}
+    consume()
+    assert told(sale, 1) == {"queued": 1}
+    redis_command("DEL", keys_of(sale).state)
+    with patch.object(store, "reserve", side_effect=ServiceUnavailable):
+        for _ in range(2):
+            with pytest.raises(ServiceUnavailable):
+                load(sale=fresh(sale))
+    current = set(keys_of(sale))
+    assert set(redis_command("KEYS", f"queue:{{{sale.pk}}}:*")) <= current
+    load(sale=fresh(sale))
+    consume()
+    assert_sound(sale, held=4, left=5)
+
+
 @pytest.mark.parametrize(("is_paused", "loads"), [(False, 1), (True, 2)], ids=["slow", "paused"])
 def test_load_of_a_long_stream_forgets_no_reserved_unit(is_paused: bool, loads: int) -> None:
     """It takes longer than FILL_TIMEOUT, or its process is paused for so long."""
