@@ -59,7 +59,10 @@ def fixed_fields(*, sale: Sale, keep: bool = False) -> set[str]:
     has_orders = Order.objects.filter(sale=sale).exists()
     now = timezone.now()
     fixed = {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
-    return fixed | ({"closes_at"} if closes_at <= now - KEPT_FOR else set())
+    # The units of a shipped order that was refunded after the end must not be sold again.
+    shipped = Order.objects.filter(sale=sale, address__shipped_at__isnull=False)
+    is_over = closes_at <= now - KEPT_FOR or shipped.filter(status=Order.Status.REFUNDED).exists()
+    return fixed | ({"closes_at"} if is_over else set())
 
 
 def open_now(*, sale: Sale) -> bool:

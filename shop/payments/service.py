@@ -39,7 +39,13 @@ LAST_ANSWER = timedelta(seconds=60)
 """How long before the end of the time to pay the provider is asked; at most half of the rest."""
 TASK_SECONDS, BATCH = 4, 2000
 """Time and number of payments after which a task leaves the others to its next run."""
-SHIPPED = "SELECT 1 FROM shop_deliveryaddress WHERE order_id = %s AND shipped_at IS NOT NULL"
+CLAIM_REFUND = """
+    UPDATE shop_payment SET status = %s, refund_started_at = %s
+    WHERE order_id = %s AND status = %s AND NOT EXISTS (
+        SELECT 1 FROM shop_deliveryaddress, shop_sale WHERE shop_deliveryaddress.order_id = %s
+        AND shipped_at IS NOT NULL AND shop_sale.id = %s AND closes_at > %s
+    )
+"""
 NOT_RETURNABLE = _("It was shipped or refunded, or its sale has ended. Please contact the shop.")
 
 
@@ -148,20 +154,15 @@ def refund_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     and its sale has not ended, and the errors of `cancel_order`.
     """
     now = timezone.now()
-    started_at = as_stored(Payment, "refund_started_at", now)
-    update = (
-        "UPDATE shop_payment SET status = %s, refund_started_at = %s"
-        " WHERE order_id = %s AND status = %s"
-    )
-    values = [Status.REFUNDING, started_at, order.pk, Status.APPROVED]
-    if is_on_sale := now < order.sale.closes_at:
-        update, values = f"{update} AND NOT EXISTS ({SHIPPED})", [*values, order.pk]
+    stored = as_stored(Payment, "refund_started_at", now)
+    values = [Status.REFUNDING, stored, order.pk, Status.APPROVED, order.pk, order.sale_id, stored]
 
     def reason() -> ShopError:
         shipped = DeliveryAddress.objects.filter(order=order, shipped_at__isnull=False)
-        return UnitsShipped() if is_on_sale and shipped.exists() else InvalidTransition()
+        is_kept = shipped.filter(order__sale__closes_at__gt=now).exists()
+        return UnitsShipped() if is_kept else InvalidTransition()
 
-    claim = Statement(update, values, if_unchanged=reason)
+    claim = Statement(CLAIM_REFUND, values, if_unchanged=reason)
     orders.refund_order(order=order, also=[claim, *also])
 
 

@@ -11,11 +11,12 @@ from django.utils import timezone
 
 from loadtest.web.gateway import pay_at_once
 from shop.administration.audit import audit_sale
+from shop.administration.sale_management import fixed_fields
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, Sale, User
 from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order, pay_order
-from shop.payments.service import refund_order, refund_payments
+from shop.payments.service import UnitsShipped, refund_order, refund_payments
 from tests.shop.making import ADDRESS, a_sale, signed_in
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume
@@ -74,6 +75,16 @@ def test_units_of_a_shipped_order_are_not_sold_again(sale, order, has_ended) -> 
     assert order.status == ("refunded" if has_ended else "paid")
     assert Payment.objects.get().status == ("refunding" if has_ended else "approved")
     assert count(sale) == ((5, 0) if has_ended else (3, 2))
+    assert ("closes_at" in fixed_fields(sale=sale)) == has_ended, "a later end would sell them"
+
+
+def test_sale_that_got_a_later_end_meanwhile_keeps_a_shipped_order(sale, order) -> None:
+    save_address(order=order, lines=ADDRESS)
+    assert mark_shipped(sale=sale, printed={order.pk: 1}) == 1
+    order.sale.closes_at = timezone.now()  # as another request read it before
+    with pytest.raises(UnitsShipped):
+        refund_order(order=order)
+    assert count(sale) == (3, 2)
 
 
 NOT_PAID = {
