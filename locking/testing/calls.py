@@ -2,6 +2,7 @@
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +46,9 @@ def passes_in_child(check: Callable[[], object]) -> bool:
         passed = False
         try:
             passed = bool(check())
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(0 if passed else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -256,11 +256,13 @@ class Ends(ContractBase):
         assert lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as other:
             waiter = other.submit(acquire_and_release, locks, name, math.inf)
-            until(lambda: self.waiting(locks, name) != 0, "the wait")
-            if locks.capabilities.exclusion == "machines":
-                assert passes_in_child(works_in_child)
-                assert acquire_and_release(locks, free, 5)
-            lock.release()
+            try:
+                until(lambda: self.waiting(locks, name) != 0, "the wait")
+                if locks.capabilities.exclusion == "machines":
+                    assert passes_in_child(works_in_child)
+                    assert acquire_and_release(locks, free, 5)
+            finally:  # else the waiter would wait for ever
+                lock.release()
             assert waiter.result(WAIT_TIMEOUT)
 
     def test_lock_works_after_a_fork(self, locks: LockStore, name: str) -> None:
