@@ -1,0 +1,128 @@
+"""What `make` installs before a target: a Python, packages, and Debian's servers."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pip
+import pytest
+
+from devservers import HOST
+from tests.test_demo import ROOT, environment, port
+from tools import setup
+
+__all__ = ["port"]
+SHELL = "/bin/sh"
+
+
+def python_sh(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SHELL, "tools/python.sh", *arguments],
+        cwd=ROOT,
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def program(file: Path, script: str) -> None:
+    file.write_text(f"#!{SHELL}\n{script}\n")
+    file.chmod(0o755)
+
+
+def test_no_python(tmp_path: Path) -> None:
+    program(tmp_path / "python3", "exit 127")
+    done = python_sh(tmp_path, "-c", "pass")
+    assert done.returncode == 1
+    assert "No usable Python: version 3.11 or later" in done.stderr
+
+
+def test_python_that_only_seems_to_be_there_is_passed_over(tmp_path: Path) -> None:
+    program(tmp_path / "python3", "echo 'pyenv: command not found' >&2; exit 127")
+    program(tmp_path / "python3.13", "exit 1")
+    program(tmp_path / "python3.12", f'exec {sys.executable} "$@"')
+    done = python_sh(tmp_path, "-c", "print('served')")
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What the set-up needs of the project, in a folder of its own."""
+    for folder in ("tools", "requirements"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    mine = {name: value for name, value in environment().items() if not name.startswith("PIP_")}
+    return subprocess.run(
+        [sys.executable, "tools/setup.py", "demo", "-c", "print('ready')"],
+        cwd=clone,
+        env=mine | changes,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make_venv(clone: Path) -> None:
+    venv.create(clone / ".venv")  # pip would be installed, which takes longer than to copy it
+    (packages,) = clone.glob(".venv/lib/python*/site-packages")
+    shutil.copytree(Path(pip.__file__).parent, packages / "pip")
+
+
+def stamp(clone: Path, name: str = "demo") -> Path:
+    """Say that the packages of the set are installed."""
+    file = clone / f".venv/{name}.sha256"
+    file.write_text(setup.sha256(clone / f"requirements/{name}.txt"))
+    return file
+
+
+def test_no_network(clone: Path, port: int) -> None:
+    """A set that contains the failed one counts as installed no longer: pip may have begun."""
+    make_venv(clone)
+    larger = stamp(clone, "dev")
+    nobody = f"http://{HOST}:{port}/"
+    done = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
+    assert done.returncode == 1
+    assert "The package index cannot be reached: check the network." in done.stderr
+    assert not (clone / ".venv/demo.sha256").exists()
+    assert not larger.exists()
+
+
+def test_set_up_once(clone: Path) -> None:
+    """With the stamp of these pins there is nothing to say, to make or to ask the index for."""
+    make_venv(clone)
+    stamp(clone)
+    done = run_setup(clone)
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+
+
+def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:
+    """The system's next version replaced it: the packages are those of the old one."""
+    make_venv(clone)
+    stamp(clone)
+    for python in clone.glob(".venv/bin/python*"):
+        python.unlink()
+        python.symlink_to(clone / "gone")
+    done = run_setup(clone, PIP_INDEX_URL=f"http://{HOST}:{port}/", PIP_CONFIG_FILE=os.devnull)
+    assert "The package index cannot be reached" in done.stderr
+    assert "Creating .venv" in done.stdout
+
+
+def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> None:
+    """Neither when it is installed, which Debian asks policy-rc.d, nor at boot: it is masked."""
+    policy, units, told = tmp_path / "policy-rc.d", tmp_path / "units", tmp_path / "told"
+    units.mkdir()
+    program(tmp_path / "apt-get", f'{policy}; echo "$? $*" >{told}')
+    script = setup.INSTALL.replace("/usr/sbin/policy-rc.d", str(policy))
+    script = script.replace("/etc/systemd/system", str(units))
+    command = [SHELL, "-c", script, "sh", "wrk", "nginx-light", "-qq"]
+    subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    assert told.read_text() == "101 install -y --no-install-recommends wrk nginx-light -qq\n"
+    assert (units / "nginx.service").readlink() == Path(os.devnull)
+    assert not policy.exists()
