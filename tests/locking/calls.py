@@ -1,7 +1,9 @@
-"""A lock that is acquired, the locks of a backend, and the duration of a call."""
+"""Locks of a backend, one acquired here or in another thread, and a call's duration."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +24,16 @@ def acquired(lock: Lock, **options: Any) -> Lease:
     """Acquire a free lock; return its lease."""
     assert lock.acquire(**options)
     return lock.lease
+
+
+@contextmanager
+def held_by_another(backend: LockStore, name: str) -> Iterator[None]:
+    """Hold a lock in another thread, which lives: the lock of an ended one is released."""
+    with ThreadPoolExecutor(1) as other:
+        held = backend.lock(name)
+        other.submit(held.acquire).result(30)
+        yield
+        other.submit(held.release).result(30)
 
 
 def elapsed(call: Callable[[], object]) -> float:

@@ -29,7 +29,7 @@ from locking.idempotency import KEPT_FOR, Attempt, StoredResponse, prune
 from locking.idempotency.views import idempotent
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
-from locking.testing.calls import in_thread
+from tests.locking.calls import held_by_another
 from tests.locking.scripted import PATH, ScriptedBackend, unavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -279,13 +279,11 @@ def test_body_is_part_of_the_request(user, method, kind) -> None:
 
 
 def test_view_with_a_key_in_flight_returns_409(user, backend) -> None:
-    held = backend.lock(Attempt(user=user.pk, key="k", request=b"").lock_name)
-    in_thread(held.acquire)
-    for form in ({}, {"another": "request"}):
-        refused = send(user, form, headers=KEY)
-        assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)
-    assert send(user, headers={"Idempotency-Key": "another"}).status_code == 201
-    backend.backend.reset_after_fork()
+    with held_by_another(backend, Attempt(user=user.pk, key="k", request=b"").lock_name):
+        for form in ({}, {"another": "request"}):
+            refused = send(user, form, headers=KEY)
+            assert (refused.status_code, refused["Retry-After"], effects()) == (409, "1", 0)
+        assert send(user, headers={"Idempotency-Key": "another"}).status_code == 201
     assert send(user, headers=KEY).status_code == 201
 
 

@@ -1,7 +1,6 @@
 """Purchases through the service."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import Mock
 
@@ -10,7 +9,6 @@ from django.db import OperationalError
 
 from inventory.models import StockMovement, WriteStrategy
 from locking.failpoints import armed
-from locking.lease import LockStore
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
 from shop.purchase.place_order import place_order
@@ -40,16 +38,6 @@ def armed_once(point: str, act: Callable[[], object]) -> Iterator[None]:
     with armed(point, arrive):
         yield
     assert arrivals
-
-
-@contextmanager
-def held_by_another(backend: LockStore, name: str) -> Iterator[None]:
-    """Hold a lock in another thread."""
-    with ThreadPoolExecutor(1) as other:
-        held = backend.lock(name)
-        other.submit(held.acquire).result(30)
-        yield
-        other.submit(held.release).result(30)
 
 
 def failing_once(error: BaseException) -> AbstractContextManager[None]:

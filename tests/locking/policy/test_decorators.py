@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -15,9 +16,9 @@ from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from locking import LockMisuse, LockTimeout, LockUnavailable, lock, locked, locks
+from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, locked, locks
 from locking.lease import LockStore
-from locking.testing.calls import in_thread
+from tests.locking.calls import held_by_another
 from tests.locking.scripted import PATH, unavailable
 
 
@@ -31,10 +32,8 @@ def backend(settings) -> LockStore:
 @pytest.fixture
 def held(backend: LockStore) -> Iterator[None]:
     """Hold `invoice:42` in another thread."""
-    claimed = backend.lock("invoice:42")
-    in_thread(claimed.acquire)
-    yield
-    backend.break_lock("invoice:42")
+    with suppress(LockLost), held_by_another(backend, "invoice:42"):
+        yield
 
 
 def names(alias: str = "scripted") -> list[str]:

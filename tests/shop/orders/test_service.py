@@ -16,9 +16,10 @@ from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, pay_order
 from shop.sales.stock_lock import lock_name
+from tests.locking.calls import held_by_another
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, put_in_force
-from tests.shop.purchases import buy, held_by_another
+from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 

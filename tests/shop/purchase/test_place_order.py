@@ -34,9 +34,10 @@ from shop.purchase import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import learn_newer_fence, lock_name
 from tests.inventory.test_commit import END
+from tests.locking.calls import held_by_another
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY, LOST, buy, held_by_another, nothing_changed
+from tests.shop.purchases import EVERY, LOST, buy, nothing_changed
 from tests.shop.queued import a_queued_sale, ask
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]

@@ -15,8 +15,9 @@ from shop.platform import metrics
 from shop.reservations import consumer, order_writer, store
 from shop.reservations.reconciliation import load, reconcile
 from shop.sales.stock_lock import lock_name
+from tests.locking.calls import held_by_another
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY, LOST, buy, held_by_another
+from tests.shop.purchases import EVERY, LOST, buy
 from tests.shop.queued import (
     a_queued_sale,
     ask,

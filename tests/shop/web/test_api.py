@@ -18,8 +18,8 @@ from shop.models import Order
 from shop.payments.service import start_payment
 from shop.sales.stock_lock import lock_name
 from shop.web import api
+from tests.locking.calls import held_by_another
 from tests.shop.making import a_sale, signed_in
-from tests.shop.purchases import held_by_another
 from tests.shop.queued import consume
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]

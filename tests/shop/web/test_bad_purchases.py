@@ -25,8 +25,8 @@ from shop.purchase import admission
 from shop.sales import waiting_slots
 from shop.sales.stock_lock import lock_name
 from shop.web.purchase import MAX_BODY
+from tests.locking.calls import held_by_another
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.purchases import held_by_another
 from tests.shop.web.bad_input import JSON, KEYS, LIMIT, LOCKS, QUANTITIES, no_traceback, state
 from tests.shop.web.wsgi_browser import FORM, Browser, alone, counted_messages, keep_caches, li
 
