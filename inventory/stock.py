@@ -94,7 +94,7 @@ def withdraw(
     """Write withdrawals in one transaction; return the id of the row that each one inserted first.
 
     Raise OutOfStock, StaleFence, or the errors of `commit`. The stock row, for which others wait,
-    is written last but one.
+    is written last but for its ledger line.
     """
     reading = claim_stock(stock_id=stock_id, strategy=strategy, fence=fence)
     reach("stock.read", reading=reading)

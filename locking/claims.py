@@ -43,7 +43,7 @@ class Capabilities:
     survives_minority: bool = False
     """Locks can be acquired while a minority of the nodes is down."""
     hands_over: bool = False
-    """A lease may be handed to another process; see `Backend.set_depth`."""
+    """A lease may be handed to another process; see `Backend.take_over`."""
     wakes_waiters: bool = False
     """The store wakes a waiter, which does not poll."""
     lists_holders: bool = False

@@ -44,7 +44,7 @@ class LockPolicy(models.Model):
     """The active backend and mode, in one row; only `locking.policy` writes it."""
 
     class State(models.TextChoices):
-        """While draining, no new holder starts and the holders of the old backend finish."""
+        """While draining, the new backend grants only what the old one no longer holds."""
 
         STEADY = "steady", _("steady")
         DRAINING = "draining", _("draining")

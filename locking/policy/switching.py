@@ -1,7 +1,8 @@
 """The switch to another backend or mode, which any process can take a step further.
 
 `_advance` decides in each step which locks of the old backend are free: those that it no longer
-lists. The policy row records the others, and each process asks it before it grants.
+lists or, if it cannot list them, all of them after its ttl. The policy row names the others, and
+each process reads it before it asks the new backend for a lock.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _advance(row: LockPolicy, *, force: bool = False) -> None:
 
 
 def _announcement(row: LockPolicy) -> float:
-    """Return the seconds after which no lock of the old backend is granted or held unlisted."""
+    """Return the seconds until the old backend grants nothing and lists what is still held."""
     old = locks[row.backend]
     return active.MAX_AGE + (0.0 if old.capabilities.lists_holders else old.ttl)
 

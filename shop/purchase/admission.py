@@ -68,7 +68,10 @@ def cached_sale(*, slug: str) -> Sale:
 
 
 def admit(wanted: PurchaseRequest) -> None:
-    """Raise NotOpen, SoldOut, TooMany, NotAdmitted or QueueFull if the purchase cannot succeed now.
+    """Refuse a purchase that cannot succeed now.
+
+    Raise BadInput, NotOpen, LimitReached, SoldOut, TooMany, NotAdmitted, QueueFull or, if a gate
+    cannot be read, ServiceUnavailable.
 
     Only a client that says that it sends the form for the first time is refused by the state of the
     sale: any other one may have an order with this key, for which the purchase looks first.

@@ -96,7 +96,7 @@ class Placed:
 def place_order(wanted: PurchaseRequest) -> Placed:
     """Buy units of a direct sale, once for each key.
 
-    If the sale is open, `is_first` leaves it to the unique keys to find an earlier order. Raises
+    With `is_first`, an open sale is written at once: a unique key reveals an earlier order. Raises
     BadInput, NotOpen, SoldOut, LimitReached, UnpaidLimitReached, KeyReused, SignInFirst if the
     customer does not exist, and Overloaded or ServiceUnavailable if nothing was decided: the same
     key may then be sent again.

@@ -322,8 +322,8 @@ STORAGES = {
 }
 
 MAX_WAITING = env.int("MAX_WAITING", default=6)
-"""Threads of one process that may wait for the lock of one sale while it is not granted; keep it
-below the number of the web server's threads, so that the others can serve pages."""
+"""Threads of one process that may wait for the lock of one sale while no purchase obtains it; keep
+it below the number of the web server's threads, so that the others can serve pages."""
 LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
 """Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
 with the time it takes to detect an unavailable store (1 s) these are two seconds."""
