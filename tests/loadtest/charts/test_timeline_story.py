@@ -35,7 +35,7 @@ def test_story_tells_each_event_in_both_languages() -> None:
         assert told(paused())[-2] == (
             "2.300 秒 买家 A 写入库存 0。此时库存行已是 0：有一件漏计。库存 1 件，已售出 2 件。"
         )
-        assert texts(timeline.draw(paused()))[0] == "故障：<redis>"
+        assert texts(timeline.draw(paused()))[0] == "修复前：<redis>"
 
 
 def test_story_of_an_excerpt_counts_what_was_sold_before() -> None:
