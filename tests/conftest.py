@@ -4,6 +4,7 @@ The addresses are chosen here, before Django reads its settings; a server starts
 test asks for its fixture. A test that kills or pauses a server starts one of its own.
 """
 
+import logging
 import os
 import shutil
 from collections import Counter
@@ -100,6 +101,8 @@ def pytest_xdist_setupnodes() -> None:
 
 
 def pytest_unconfigure() -> None:
+    # Sessions that outlive their server would report it to the closed stderr of the test run.
+    logging.disable()
     stop_all({_redis, *_redis_five, _mariadb, *_zookeeper.nodes, *filter(None, [_database])})
     shutil.rmtree(_var, ignore_errors=True)
 
