@@ -20,6 +20,7 @@ STORES = (
     "DATABASE_URL",
     "REDIS_URL",
     "QUEUE_REDIS_URL",
+    "LOCK_REDIS_URL",
     "CACHE_URL",
     "REDLOCK_URLS",
     "ZOOKEEPER_HOSTS",
