@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from podman_compose import var_interpolate
 from ruamel.yaml import YAML
 
 from devservers import HOST
 from devservers.faults.waiting import until
 from devservers.programs import required
 from tools.containers import containers
-from tools.stack import StackError, interpolate
 
 ROOT = Path(__file__).parent.parent
 JOBS = {"migrate"}
@@ -230,7 +230,7 @@ def test_the_small_stack_has_no_profile_and_its_locks_no_servers(
     assert {name.rstrip("-12345") for name in full} == {"redlock", "zookeeper"}
     assert len(full) == 8
     for variable in ("REDLOCK_URLS", "ZOOKEEPER_HOSTS"):
-        assert interpolate(services["web"]["environment"][variable], {}) == ""
+        assert var_interpolate(services["web"]["environment"][variable], {}) == ""
 
 
 def test_what_one_container_counted_the_next_does_not(tmp_path: Path) -> None:
@@ -274,13 +274,6 @@ def test_two_backups_at_once_are_both_whole(tmp_path: Path) -> None:
         assert (first.wait(20), second.wait(20)) == (0, 0)
     whole = {gzip.decompress(file.read_bytes()) for file in folder.glob("shop-*.sql.gz")}
     assert whole == {b"a\nb\n"}
-
-
-def test_interpolation_is_that_of_compose() -> None:
-    assert interpolate("a${B:-c}d$$e${F:+g${B}}", {}) == "acd$e"
-    assert interpolate("${B:-c}${F:+g${B}}${F}", {"B": "b", "F": "f"}) == "bgbf"
-    with pytest.raises(StackError, match="B is not set: why"):
-        interpolate("${B:?why}", {})
 
 
 def test_pins_name_no_index() -> None:

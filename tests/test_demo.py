@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import queue
 import re
 import shutil
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,7 @@ from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
 from tools import demo, setup
 from tools.demo import STORE_VARIABLES
-from tools.supervisor import Events, Part, reaper, stop_parts, supervise
+from tools.supervisor import Family
 
 ROOT = Path(__file__).parent.parent
 SHELL = "/bin/sh"
@@ -188,39 +187,24 @@ def is_replaced(supervisor: int, word: str, first: int) -> bool:
     return demo_process(supervisor, word) not in (0, first)
 
 
-Supervised = tuple[dict[str, Part], Events, Callable[[str], None]]
-
-
-@pytest.fixture
-def supervised(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
-    """Two processes of which `worker` ends at once and leaves a child behind."""
-    monkeypatch.setattr("tools.supervisor.RESTART_DELAY", 0.01)
-    commands = {"web": "sleep 1000", "worker": "sleep 1000 & echo $!; exit 3"}
-    parts: dict[str, Part] = {}
-    ended: Events = queue.SimpleQueue()
-    with reaper() as watch_group:
-
-        def start(name: str) -> None:
-            parts[name] = Part(name, [SHELL, "-c", commands[name]], ended, watch_group)
-
-        yield parts, ended, start
-        stop_parts(list(parts.values()), ended)
-
-
 def test_process_that_keeps_ending_stops_everything(
-    supervised: Supervised, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    parts, ended, start = supervised
-    start("web")
-    start("worker")
-    why = supervise(parts, ended, start)
+    """`worker` ends at once and leaves a child behind."""
+    monkeypatch.setattr("tools.supervisor.RESTART_DELAY", 0.01)
+    with Family() as family:
+        for name, script in (("web", "sleep 1000"), ("worker", "sleep 1000 & echo $!; exit 3")):
+            family.commands[name] = [SHELL, "-c", script], dict(os.environ)
+            family.start(name)
+        why = family.supervise()
+        assert family.parts["web"].process.poll() is None, "another process is not affected"
     assert why == "worker ended with exit code 3, after 5 restarts within 60 s"
     said = capfd.readouterr().out
     assert said.count("worker ended with exit code 3: it restarts in") == 5
     children = re.findall(r"worker   \| (\d+)", said)
     assert len(children) == 6
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "no child left")
-    assert parts["web"].process.poll() is None, "another process is not affected"
+    assert family.parts["web"].process.poll() is not None
 
 
 def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
@@ -245,7 +229,7 @@ def test_the_environments_proxy_is_not_asked_for_the_first_page(
     with ThreadingHTTPServer((HOST, 0), SimpleHTTPRequestHandler) as web:
         threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
         monkeypatch.setattr(demo, "FIRST_PAGE_SECONDS", 5.0)
-        why = demo.wait_for_first_page(f"http://{HOST}:{web.server_port}/", queue.SimpleQueue())
+        why = demo.wait_for_first_page(f"http://{HOST}:{web.server_port}/", Family())
         web.shutdown()
     assert why is None
 

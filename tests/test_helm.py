@@ -12,10 +12,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from podman_compose import var_interpolate
 from ruamel.yaml import YAML
 
 from shop.platform.metrics import WAITING_BUYERS
-from tools.stack import interpolate
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy/helm"
@@ -130,7 +130,7 @@ def test_environment_is_that_of_compose() -> None:
             theirs = {name: theirs[name] for name in theirs if not name.startswith("WEB_")}
         assert mine.keys() - CHART_ONLY == theirs.keys() - COMPOSE_ONLY, component
         for name in ("PROXY_HOPS", "PROMETHEUS_MULTIPROC_DIR", "METRICS_PORT", "HEARTBEAT_FILE"):
-            assert mine[name] == interpolate(str(theirs[name]), variables)
+            assert mine[name] == var_interpolate(str(theirs[name]), variables)
 
 
 def test_urls_name_servers_of_the_chart() -> None:

@@ -33,6 +33,7 @@ HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "store_down", "too_many
 def stack() -> Iterator[Stack]:
     required("nginx")  # rather than after all the stores have started
     with Stack() as stack:
+        stack.up()
         stack.wait_healthy(seconds=PATIENCE)
         yield stack
 
@@ -84,7 +85,7 @@ def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(
     stack.folder = tmp_path
     env = {"PATH": str(Path(sys.executable).parent), "PROMETHEUS_MULTIPROC_DIR": ""}
     stack.commands["web-1"] = [], env
-    stack.__exit__()
+    stack.close()
     done = subprocess.run(["/bin/sh", stack.write_manage()], stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"managed\n"
 

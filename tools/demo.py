@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 
@@ -27,14 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
 from tools.supervisor import (  # noqa: E402
-    Events,
-    Part,
+    Family,
     chosen_port,
-    reaper,
+    farewell,
     say,
-    stop_parts,
     stop_signals,
-    supervise,
 )
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
@@ -88,7 +85,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
         yield
 
 
-def embed(stack: ExitStack, var: Path) -> None:
+def embed(family: Family, var: Path) -> None:
     """Start a Redis for broker and locks, one for the cache, and five for RedLock if requested."""
     if any(name in os.environ for name in STORE_VARIABLES):
         say("Using the stores that the environment names.")
@@ -99,7 +96,7 @@ def embed(stack: ExitStack, var: Path) -> None:
     redis, *masters = (Redis(prefer="embedded", folder=name, config=KEEP) for name in folders)
     cache = Redis(prefer="embedded", folder=var / "cache", config=EVICT)
     servers = [redis, cache, *masters]
-    stack.callback(stop_all, servers)
+    family.callback(stop_all, servers)
     start_all(servers)
     urls = {"REDIS_URL": redis.url, "CACHE_URL": cache.url, "CELERY_BROKER_URL": redis.url}
     if masters:
@@ -107,7 +104,7 @@ def embed(stack: ExitStack, var: Path) -> None:
     # For `manage.py` in another terminal; the demo's processes inherit the environment.
     embedded = var / "embedded.env"
     embedded.write_text("".join(f"{name}={url}\n" for name, url in urls.items()))
-    stack.callback(embedded.unlink, missing_ok=True)
+    family.callback(embedded.unlink, missing_ok=True)
     os.environ.update(urls)
 
 
@@ -142,7 +139,7 @@ def prepare() -> list[str]:
     return account_lines()
 
 
-def wait_for_first_page(url: str, ended: Events) -> str | None:
+def wait_for_first_page(url: str, family: Family) -> str | None:
     """Return None once the page is served, or the reason why it is not."""
     # A proxy that the environment names cannot reach this machine's port.
     own_machine = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -156,48 +153,37 @@ def wait_for_first_page(url: str, ended: Events) -> str | None:
         except OSError:
             pass  # the server does not listen yet
         with suppress(queue.Empty):
-            return str(ended.get(timeout=0.1))
+            return str(family.ended.get(timeout=0.1))
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
 
 
-def serve(port: int, var: Path, accounts: list[str], started: float) -> int:
-    ended: Events = queue.SimpleQueue()
-    for how in stop_signals():
-        signal.signal(how, lambda number, _: ended.put(signal.Signals(number).name))
+def serve(family: Family, port: int, var: Path, accounts: list[str], started: float) -> str:
+    """Serve until a signal arrives or a process ends too often; return which."""
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
     gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
     gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
-    commands = {
+    for name, command in {
         "web": gunicorn,
         "worker": [*celery, "worker", "--concurrency", "2"],
         "consumer": ["manage.py", "consume_orders"],
         "beat": [*celery, "beat"],
-    }
-    parts: dict[str, Part] = {}
-    with reaper() as watch_group:
-
-        def start(name: str) -> None:
-            parts[name] = Part(name, [sys.executable, *commands[name]], ended, watch_group)
-
-        try:
-            start("web")
-            url = f"http://{HOST}:{port}/"
-            why = wait_for_first_page(url, ended)
-            if why is None:
-                # `lab http` reads it.
-                (var / "demo.url").write_text(f"{url}\n")
-                # After the page: on a small machine, they cost as much to start as it does.
-                for name in list(commands)[1:]:
-                    start(name)
-                ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
-                say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
-                why = supervise(parts, ended, start)
-        finally:
-            (var / "demo.url").unlink(missing_ok=True)
-            stop_parts(list(parts.values()), ended)
-    say(f"{why}: everything is stopped.")
-    return 0 if why.startswith("SIG") else 1
+    }.items():
+        family.commands[name] = [sys.executable, *command], dict(os.environ)
+    family.stop_on_signals()
+    family.start("web")
+    url = f"http://{HOST}:{port}/"
+    if why := wait_for_first_page(url, family):
+        return why
+    address = var / "demo.url"  # `lab http` reads it
+    family.callback(address.unlink, missing_ok=True)
+    address.write_text(f"{url}\n")
+    # After the page: on a small machine, they cost as much to start as it does.
+    for name in ("worker", "consumer", "beat"):
+        family.start(name)
+    ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
+    say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
+    return family.supervise()
 
 
 def main() -> int:
@@ -209,12 +195,13 @@ def main() -> int:
         signal.signal(how, lambda number, _: sys.exit(128 + number))
     port = chosen_port()
     try:
-        with claim(var, port), ExitStack() as stack:
-            embed(stack, var)
+        with claim(var, port), Family() as family:
+            embed(family, var)
             gather_metrics(var)
-            return serve(port, var, prepare(), started)
+            why = serve(family, port, var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
+    return farewell(why)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ end removes all data.
 
 import json
 import os
-import queue
 import re
 import secrets
 import shlex
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -24,15 +22,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from socketserver import BaseRequestHandler, UDPServer
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from podman_compose import rec_subs  # noqa: E402
 from ruamel.yaml import YAML  # noqa: E402
 
 from devservers import (  # noqa: E402
@@ -46,41 +44,14 @@ from devservers import (  # noqa: E402
     start_all,
     stop_all,
 )
-from tools.supervisor import (  # noqa: E402
-    Events,
-    Part,
-    chosen_port,
-    reaper,
-    say,
-    stop_parts,
-    stop_signals,
-    supervise,
-)
+from tools.supervisor import Family, chosen_port, farewell, say  # noqa: E402
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
-VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::([-+?])((?:[^{}]|\{[^{}]*\})*))?\}")
 
 
 class StackError(Exception):
     """The stack cannot start; the message is one sentence."""
-
-
-def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """Interpolate as Compose does: $$, ${A}, ${A:-otherwise}, ${A:+instead}, ${A:?reason}."""
-
-    def value(match: re.Match[str]) -> str:
-        name, how, rest = match.groups()
-        if name is None:
-            return "$"
-        given = variables.get(name, "")
-        if how == "+":
-            return interpolate(rest, variables) if given else ""
-        if how == "?" and not given:
-            raise StackError(f"{name} is not set: {rest}")
-        return given or (rest if how == "-" else "")
-
-    return VARIABLE.sub(value, text)
 
 
 def defaults(port: int) -> dict[str, str]:
@@ -126,56 +97,47 @@ class Names(UDPServer):
         connection.sendto(head + answers, client_address)
 
 
-class Stack:
-    """The services of the selected profiles; `parts` are the processes of the shop."""
+class Stack(Family):
+    """The services of the selected profiles; its parts are the processes of the shop."""
 
     def __init__(self, port: int = 0, variables: Mapping[str, str] | None = None) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self.port = port or self._reserve()
         self._web_port = self._reserve()
         self._last_bytes = count(2)
         self.variables = {**defaults(self.port), **(variables or {})}
-        self.services = services_of(self.variables["COMPOSE_PROFILES"])
+        try:
+            chosen = services_of(self.variables["COMPOSE_PROFILES"])
+            self.services = rec_subs(chosen, self.variables)
+        except ValueError as error:
+            raise StackError(f"docker-compose.yml: {error}.") from None
         self.addresses: dict[str, str] = {}
-        self.parts: dict[str, Part] = {}
-        self.commands: dict[str, tuple[list[str], dict[str, str]]] = {}
-        """The command and the environment of each part."""
-        self.ended: Events = queue.SimpleQueue()
+        self.folder = Path(tempfile.mkdtemp(prefix="seckill-stack-"))
+        self.callback(shutil.rmtree, self.folder, ignore_errors=True)
 
     def _reserve(self) -> int:
         port, mark = reserve_port()
-        self._stack.callback(mark.close)
+        self.callback(mark.close)
         return port
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
-    def __enter__(self) -> Self:
-        with self._stack:
-            self.folder = Path(tempfile.mkdtemp(prefix="seckill-stack-"))
-            self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self._watch_group = self._stack.enter_context(reaper())
-            self._start_stores()
-            self._stack.callback(lambda: stop_parts(list(self.parts.values()), self.ended))
-            self._prepare()
-            for name in ("web", "worker", "consumer", "beat"):
-                for number in range(1, self.services[name]["deploy"]["replicas"] + 1):
-                    self._place(name, number)
-            for name in self.commands:
-                self.start(name)
-            names = self._stack.enter_context(Names(self._hosts))
-            self._stack.callback(names.shutdown)
-            threading.Thread(target=names.serve_forever, daemon=True).start()
-            asked = f"{HOST}:{names.server_address[1]}"
-            self._stack.enter_context(
-                Nginx(web=f"web:{self._web_port}", resolver=asked, port=self.port)
-            )
-            self._stack = self._stack.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
+    def up(self) -> None:
+        """Start everything, in the order that Docker starts it in."""
+        self._start_stores()
+        self._prepare()
+        for name in ("web", "worker", "consumer", "beat"):
+            for number in range(1, self.services[name]["deploy"]["replicas"] + 1):
+                self._place(name, number)
+        for name in self.commands:
+            self.start(name)
+        names = self.enter_context(Names(self._hosts))
+        self.callback(names.shutdown)
+        threading.Thread(target=names.serve_forever, daemon=True).start()
+        asked = f"{HOST}:{names.server_address[1]}"
+        self.enter_context(Nginx(web=f"web:{self._web_port}", resolver=asked, port=self.port))
 
     def named(self, service: str) -> list[str]:
         """Return the parts of a service: web-1, web-2."""
@@ -186,16 +148,16 @@ class Stack:
 
     def _start_stores(self) -> None:
         mariadb = MariaDb()
-        self._stack.callback(mariadb.stop)
+        self.callback(mariadb.stop)
         names = [name for name in self.services if self._image(name).startswith("redis:")]
         redis = {name: Redis(config=self._command(name)[1:]) for name in names}
-        self._stack.callback(stop_all, redis.values())
+        self.callback(stop_all, redis.values())
         start_all([mariadb, *redis.values()])
         self.addresses["mariadb:3306"] = f"{HOST}:{mariadb.port}"
         self.addresses |= {f"{name}:6379": f"{HOST}:{redis[name].port}" for name in names}
         nodes = [name for name in self.services if self._image(name).startswith("zookeeper:")]
         if nodes:
-            ensemble = self._stack.enter_context(ZooKeeper(len(nodes)))
+            ensemble = self.enter_context(ZooKeeper(len(nodes)))
             urls = [node.url for node in ensemble.nodes]
             self.addresses |= dict(zip([f"{name}:2181" for name in nodes], urls, strict=True))
         self._make_user(mariadb)
@@ -216,7 +178,7 @@ class Stack:
         connection.close()
 
     def _local(self, text: object) -> str:
-        local = interpolate(str(text), self.variables)
+        local = str(text)
         for name, address in self.addresses.items():
             local = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", address, local)
         return local
@@ -290,12 +252,12 @@ class Stack:
 
     def start(self, name: str) -> None:
         """Start a part; a web process gets a new address each time, as in Docker."""
-        command, env = self.commands[name]
+        _, env = self.commands[name]
         if name in self.named("web"):
             host = f"127.0.0.{next(self._last_bytes)}"
             self.addresses[name] = env["BIND"] = f"{host}:{self._web_port}"
             env["ALLOWED_HOSTS"] += f",{host}"
-        self.parts[name] = Part(name, command, self.ended, self._watch_group, env)
+        super().start(name)
 
     def checks(self) -> Iterator[tuple[str, list[str], dict[str, str]]]:
         """Yield the health check of each part: name, command, environment."""
@@ -304,10 +266,9 @@ class Stack:
             how, *words = self.services[service]["healthcheck"]["test"]
             inner = {"web": "8000", "proxy": "8080"}.get(service, "")
             address = f"{HOST}:{self.port}" if name == "proxy" else self.addresses[name]
-            command = [interpolate(word, self.variables) for word in words]
             if inner:
-                command = [word.replace(f"127.0.0.1:{inner}", address) for word in command]
-            command = [word.replace("celerybeat@", f"{name}@") for word in command]
+                words = [word.replace(f"127.0.0.1:{inner}", address) for word in words]
+            command = [word.replace("celerybeat@", f"{name}@") for word in words]
             env = dict(os.environ) if name == "proxy" else self.commands[name][1]
             yield name, command if how == "CMD" else ["sh", "-c", *command], env
 
@@ -342,8 +303,8 @@ def main() -> int:
     say("Starting the stack of docker-compose.yml as processes ...")
     try:
         with Stack(port, given) as stack:
-            for how in stop_signals():
-                signal.signal(how, lambda number, _: stack.ended.put(signal.Signals(number).name))
+            stack.stop_on_signals()
+            stack.up()
             stack.wait_healthy()
             seconds = time.monotonic() - started
             say(f"{len(stack.parts) + 1} parts are healthy at {stack.url} after {seconds:.1f} s.")
@@ -352,11 +313,10 @@ def main() -> int:
                 say(f"li, wang, zhang and amy (staff) have the password {password}.")
             say(f"manage.py: sh {stack.write_manage()} createsuperuser")
             say("Ctrl-C stops everything.")
-            why = supervise(stack.parts, stack.ended, stack.start)
+            why = stack.supervise()
     except (StackError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
-    say(f"{why}: everything is stopped.")
-    return 0 if why.startswith("SIG") else 1
+    return farewell(why)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from devservers.process import with_parent_death_signal
 
@@ -48,59 +47,15 @@ def stop_signals() -> list[signal.Signals]:
     return signals[: 2 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 3]
 
 
-# Children of a process that was killed while starting: the reaper ends them by process group.
-REAPER = """
-import contextlib, os, signal, sys
-groups = set()
-for line in sys.stdin:
-    (groups.discard if line.startswith("-") else groups.add)(abs(int(line)))
-for group in groups:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-"""
-
-
-@contextmanager
-def reaper() -> Iterator[Callable[[int], None]]:
-    """Yield a function that registers process groups; all are killed if this process dies.
-
-    A negative number removes a group that has ended.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-ISc", REAPER], stdin=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdin is not None
-    lines = process.stdin
-
-    def register(group: int) -> None:
-        with suppress(OSError, ValueError):  # the reaper has ended, and so do the groups
-            lines.write(f"{group}\n")
-            lines.flush()
-
-    try:
-        yield register
-    finally:
-        process.kill()
-        process.wait()
-        lines.close()
-
-
 class Part:
-    """A process whose lines are printed with its name; it puts itself on a queue when it ends.
+    """A process whose lines are printed with its name, and which tells its family when it ends.
 
     Children that it leaves behind are killed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: list[str],
-        ended: "Events",
-        watch_group: Callable[[int], None],
-        env: dict[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self._watch_group = watch_group
+    def __init__(self, name: str, family: "Family") -> None:
+        self.name, self._family = name, family
+        command, env = family.commands[name]
         self.process = subprocess.Popen(
             with_parent_death_signal(command),
             cwd=ROOT,
@@ -112,21 +67,21 @@ class Part:
             errors="replace",
             start_new_session=True,
         )
-        watch_group(self.process.pid)
+        family.tell_reaper(self.process.pid)
         assert self.process.stdout is not None
         relay = threading.Thread(target=self._relay, args=(self.process.stdout,), daemon=True)
         relay.start()
-        threading.Thread(target=self._wait, args=(relay, ended), daemon=True).start()
+        threading.Thread(target=self._wait, args=(relay,), daemon=True).start()
 
     def __str__(self) -> str:
         return f"{self.name} ended with exit code {self.process.returncode}"
 
-    def _wait(self, relay: threading.Thread, ended: "Events") -> None:
+    def _wait(self, relay: threading.Thread) -> None:
         self.process.wait()
         self.signal(signal.SIGKILL)  # children that lost their parent; they hold the pipe open
-        self._watch_group(-self.process.pid)
+        self._family.tell_reaper(-self.process.pid)
         relay.join()
-        ended.put(self)
+        self._family.ended.put(self)
 
     def _relay(self, lines: IO[str]) -> None:
         label = f"{self.name:<8} |"
@@ -143,49 +98,106 @@ class Part:
             os.killpg(self.process.pid, how)
 
 
-Events = queue.SimpleQueue[str | Part]
-"""Names of signals, and parts that have ended."""
+# Children of a process that was killed while starting: the reaper ends them by process group.
+REAPER = """
+import contextlib, os, signal, sys
+groups = set()
+for line in sys.stdin:
+    (groups.discard if line.startswith("-") else groups.add)(abs(int(line)))
+for group in groups:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+"""
 
 
-def supervise(parts: Mapping[str, Part], ended: Events, start: Callable[[str], None]) -> str:
-    """Restart the parts that end; return a signal's name, or which part ended too often."""
-    ends: dict[str, list[float]] = defaultdict(list)
-    due: dict[str, float] = {}
-    while True:
-        for name in [name for name, at in due.items() if at <= time.monotonic()]:
-            del due[name]
-            start(name)
-        try:
-            wait = min(due.values()) - time.monotonic() if due else None
-            event = ended.get(timeout=None if wait is None else max(0.0, wait))
-        except queue.Empty:
-            continue
-        if isinstance(event, str):
-            return event
-        if parts[event.name] is not event:
-            continue  # replaced on purpose
-        now = time.monotonic()
-        recent = [at for at in ends[event.name] if at > now - RESTART_WINDOW]
-        ends[event.name] = [*recent, now]
-        if len(recent) == MAX_RESTARTS:
-            return f"{event}, after {MAX_RESTARTS} restarts within {RESTART_WINDOW:g} s"
-        delay = RESTART_DELAY * (len(recent) + 1)
-        due[event.name] = now + delay
-        say(f"{event}: it restarts in {delay:g} s.")
+class Family(ExitStack):
+    """Processes by name, and what they need; all of it has ended when the block ends.
+
+    If this process is killed, the reaper kills them, with all that they have started.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[str, tuple[list[str], dict[str, str]]] = {}
+        """The command and the environment of each part."""
+        self.parts: dict[str, Part] = {}
+        self.ended = queue.SimpleQueue[str | Part]()
+        """Names of signals, and parts that have ended."""
+
+    def __enter__(self) -> Self:
+        reaper = [sys.executable, "-ISc", REAPER]
+        self._reaper = subprocess.Popen(
+            reaper, stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.callback(self._end_reaper)
+        return self
+
+    def _end_reaper(self) -> None:
+        self._reaper.kill()
+        self._reaper.communicate()
+
+    def tell_reaper(self, group: int) -> None:
+        """Add a process group to those that it kills, or remove one by a negative number."""
+        assert self._reaper.stdin is not None
+        with suppress(OSError, ValueError):  # the reaper has ended, and so do the groups
+            self._reaper.stdin.write(f"{group}\n")
+            self._reaper.stdin.flush()
+
+    def start(self, name: str) -> None:
+        """Start a part; the first one makes the end of the block stop all."""
+        if not self.parts:
+            self.callback(self._stop)
+        self.parts[name] = Part(name, self)
+
+    def stop_on_signals(self) -> None:
+        """Let a signal end `supervise` from now on."""
+        for how in stop_signals():
+            signal.signal(how, lambda number, _: self.ended.put(signal.Signals(number).name))
+
+    def supervise(self) -> str:
+        """Restart the parts that end; return a signal's name, or which part ended too often."""
+        ends: dict[str, list[float]] = defaultdict(list)
+        due: dict[str, float] = {}
+        while True:
+            for name in [name for name, at in due.items() if at <= time.monotonic()]:
+                del due[name]
+                self.start(name)
+            try:
+                wait = min(due.values()) - time.monotonic() if due else None
+                event = self.ended.get(timeout=None if wait is None else max(0.0, wait))
+            except queue.Empty:
+                continue
+            if isinstance(event, str):
+                return event
+            if self.parts[event.name] is not event:
+                continue  # replaced on purpose
+            now = time.monotonic()
+            recent = [at for at in ends[event.name] if at > now - RESTART_WINDOW]
+            ends[event.name] = [*recent, now]
+            if len(recent) == MAX_RESTARTS:
+                return f"{event}, after {MAX_RESTARTS} restarts within {RESTART_WINDOW:g} s"
+            delay = RESTART_DELAY * (len(recent) + 1)
+            due[event.name] = now + delay
+            say(f"{event}: it restarts in {delay:g} s.")
+
+    def _stop(self) -> None:
+        """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
+        running = list(self.parts.values())
+        for part in running:
+            with suppress(ProcessLookupError):
+                part.process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        while running and time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                if isinstance(self.ended.get(timeout=0.1), str):
+                    break
+            running = [part for part in running if part.process.poll() is None]
+        for part in self.parts.values():
+            part.signal(signal.SIGKILL)
+            part.process.wait()
 
 
-def stop_parts(parts: list[Part], ended: Events) -> None:
-    """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
-    for part in parts:
-        with suppress(ProcessLookupError):
-            part.process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    running = list(parts)
-    while running and time.monotonic() < deadline:
-        with suppress(queue.Empty):
-            if isinstance(ended.get(timeout=0.1), str):
-                break
-        running = [part for part in running if part.process.poll() is None]
-    for part in parts:
-        part.signal(signal.SIGKILL)
-        part.process.wait()
+def farewell(why: str) -> int:
+    """Say that a family has ended, and why; return the exit code."""
+    say(f"{why}: everything is stopped.")
+    return 0 if why.startswith("SIG") else 1
