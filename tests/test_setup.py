@@ -1,5 +1,6 @@
 """What `make` installs before a target: a Python, packages, and Debian's servers."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pip
 import pytest
 
 from devservers import HOST
+from devservers.faults.waiting import until
 from tests.test_demo import ROOT, environment, port
 from tools import setup
 
@@ -57,16 +59,22 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def start_setup(clone: Path, **changes: str) -> subprocess.Popen[str]:
     mine = {name: value for name, value in environment().items() if not name.startswith("PIP_")}
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "tools/setup.py", "demo", "-c", "print('ready')"],
         cwd=clone,
         env=mine | changes,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
+
+
+def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    with start_setup(clone, **changes) as process:
+        said = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
 def make_venv(clone: Path) -> None:
@@ -100,6 +108,24 @@ def test_set_up_once(clone: Path) -> None:
     stamp(clone)
     done = run_setup(clone)
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+
+
+def test_second_set_up_waits_for_the_first(clone: Path) -> None:
+    """Two first `make demo` at once would write to one .venv."""
+    make_venv(clone)
+    folder = os.open(clone / "requirements", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with start_setup(clone) as second:
+
+        def is_waiting() -> bool:
+            waits = [one.split() for one in Path("/proc/locks").read_text().splitlines()]
+            return ["->", str(second.pid)] in [[one[1], one[5]] for one in waits]
+
+        until(lambda: is_waiting() or second.poll() is not None, "the wait, or an end")
+        stamp(clone)  # by the first
+        os.close(folder)
+        said, error = second.communicate()
+    assert (second.returncode, said) == (0, "ready\n"), error
 
 
 def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:

@@ -7,6 +7,7 @@
 Standard library only. What is already there is left alone, so a second run takes no time.
 """
 
+import fcntl
 import hashlib
 import io
 import os
@@ -197,6 +198,8 @@ def main(name: str, *command: str) -> None:
     if name == "test":
         install_debian_packages()
     try:
+        # One at a time. The lock ends with this process, or when SCRIPT takes its place.
+        fcntl.flock(os.open(ROOT / "requirements", os.O_RDONLY), fcntl.LOCK_EX)
         install(name)
         if name == "test":
             install_helm()
