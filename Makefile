@@ -110,7 +110,7 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 
 screenshots: ## take the README's screenshots from a private demo
 	@$(SETUP) --install tools/setup.py test
-	$(BIN)/python tools/screenshots.py
+	$(BIN)/python -m tools.screenshots
 
 clean: ## remove the virtual environment and the demo's data
 	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis

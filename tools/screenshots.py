@@ -1,6 +1,6 @@
 """Take the pictures of the docs: start a demo, oversell in it, and write docs/img/*.png.
 
-    .venv/bin/python tools/screenshots.py
+    .venv/bin/python -m tools.screenshots
 
 `room-100000.png` is the waiting room after the opening, with 100,000 accounts that joined through
 the service.
@@ -11,12 +11,10 @@ Chromium (Debian's package) and the packages of the tests.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -25,6 +23,9 @@ from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from devservers import reserve_port
+from devservers.faults.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "img"
@@ -67,32 +68,17 @@ assert open_now(sale=sale)
 @contextmanager
 def demo() -> Iterator[tuple[str, dict[str, str]]]:
     """Run a demo with private stores; yield its URL and the environment of its processes."""
-    with socket.socket() as free, tempfile.TemporaryDirectory(prefix="screenshots-") as var:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    port, mark = reserve_port()
+    with mark, tempfile.TemporaryDirectory(prefix="screenshots-") as var:
         environment = {**os.environ, "SHOP_VAR": var, "PORT": str(port)}
         process = subprocess.Popen([sys.executable, ROOT / "tools" / "demo.py"], env=environment)
-        address = f"http://127.0.0.1:{port}"
+        address = Path(var, "demo.url")
         try:
-            wait_for(f"{address}/readyz", process)
-            yield address, environment
+            until(lambda: address.exists() or process.poll(), "the demo", START_SECONDS)
+            yield address.read_text().strip(), environment
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(30)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            sys.exit("The demo ended.")
-        try:
-            urllib.request.urlopen(url, timeout=5)  # noqa: S310 - our own
-            return
-        except OSError:
-            time.sleep(0.2)
-    sys.exit("The demo does not respond.")
 
 
 def new_page(browser: Browser, address: str, **options: Any) -> Page:
