@@ -20,6 +20,7 @@ import pytest
 
 from devservers import HOST, Nginx
 from devservers.faults.waiting import until
+from tools.stack import Names
 
 STATUS = "sales/backpack/room/status.json"
 REQUESTS = 600
@@ -296,3 +297,23 @@ def test_photo_of_a_product_may_be_large_and_is_kept(proxy: str) -> None:
     photo = f"{proxy}media/products/0123456789abcdef.webp"
     assert get(photo) == get(photo)
     assert Upstream.requests["/media/products/0123456789abcdef.webp"] == 1
+
+
+def test_web_that_takes_no_connection_is_passed_over(upstream: str) -> None:
+    """Its host is gone, so that nothing refuses the connection; a form was not sent yet."""
+    port = int(upstream.rpartition(":")[2])
+    with ExitStack() as stack:
+        gone = stack.enter_context(socket.create_server(("127.0.0.2", port), backlog=0))
+        for _ in range(2):  # fill its queue
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(gone.getsockname())
+        names = stack.enter_context(Names(lambda _: ["127.0.0.2", HOST]))
+        threading.Thread(target=names.serve_forever, args=(0.05,), daemon=True).start()
+        stack.callback(names.shutdown)
+        resolver = f"{HOST}:{names.server_address[1]}"
+        nginx = stack.enter_context(Nginx(web=f"web:{port}", resolver=resolver))
+        with ThreadPoolExecutor(16) as pool:
+            forms = [None, b"a form"] * 8
+            codes = [*pool.map(lambda form: get(f"{nginx.url}orders/", form)[0], forms)]
+    assert set(codes) == {200}
