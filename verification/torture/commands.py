@@ -15,7 +15,6 @@ from loadtest.kernel.topology import create_tables
 from locking import LockError, LockLost, LockUnavailable, policy
 from locking import locks as handler
 from locking.lease import Lock
-from locking.models import LockPolicy
 from locking.policy.lock import PolicyLock
 from verification.torture import stock
 from verification.torture.catalogue import ALIAS
@@ -49,11 +48,7 @@ class Commands:
 
     def activate(self, *, alias: str, mode: str) -> dict[str, Any]:
         """Set the policy without a drain: no process is working yet."""
-        row, _ = LockPolicy.objects.get_or_create(pk=1, defaults={"backend": alias})
-        values = {"backend": alias, "mode": mode, "still_held": None}
-        values |= {"state": LockPolicy.State.STEADY, "next_backend": "", "next_mode": ""}
-        LockPolicy.objects.filter(pk=1).update(epoch=row.epoch + 1, **values)
-        policy.invalidate()
+        policy.switch(backend=alias, mode=mode, reason="torture", force=True)
         return {"ok": True}
 
     def switch(self, *, alias: str, mode: str) -> dict[str, Any]:
