@@ -73,12 +73,10 @@ CONTROLS = "none", "shop-none"
 WORKLOADS: dict[str, Callable[[Store], object]] = {
     "mutex": lambda store: True,
     "reentrant": lambda store: True,
-    "fenced": lambda store: store.capabilities.fencing,
     "asyncio": lambda store: True,
     "semaphore": lambda store: store.capabilities.shared,
     "read-write": lambda store: store.capabilities.shared,
     "hand-over": lambda store: store.capabilities.hands_over,
-    "two-stores": lambda store: store.server,
     "switch": lambda store: store.can_switch,
     "stock": lambda store: False,
 }
@@ -86,17 +84,15 @@ WORKLOADS: dict[str, Callable[[Store], object]] = {
 MARKS: dict[str, tuple[str, ...]] = {
     "mutex": ("grants", "timeouts", "lost", "unavailable"),
     "reentrant": ("re-entries",),
-    "fenced": ("writes", "stale"),
     "asyncio": ("grants", "cancelled"),
     "semaphore": ("grants", "timeouts"),
     "read-write": ("grants", "timeouts"),
     "hand-over": ("hand-overs", "continued"),
-    "two-stores": ("neighbours",),
     "switch": ("grants", "switches"),
     "stock": ("grants", "cancel", "pay"),
 }
 """States that the runs of a workload must reach: runs that never reach them prove nothing."""
-HOLDING = ("mutex", "fenced", "asyncio")
+HOLDING = ("mutex", "asyncio")
 """Those that acquire and release one lock."""
 
 OF_PROCESSES, OF_SERVERS = ("kill", "stop"), ("restart", "pause")

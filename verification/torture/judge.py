@@ -4,10 +4,8 @@ docs/reference/verify.md says what each judge of locks and of shops requires.
 """
 
 import math
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from verification.histories.lock_models import SOLD_OUT, Lock, Stock
 from verification.torture.catalogue import ALIAS, CONTROLS, DATABASES, TTL
 from verification.torture.plan import Plan
 from verification.torture.stock import PROBE
-from verification.torture.workload import REGISTER, SLOTS, THREADS
+from verification.torture.workload import SLOTS
 
 BUDGET = 2_000_000
 BOUND = TTL + 4.0
@@ -42,7 +40,7 @@ EXCLUSION: dict[str, Model] = {
 }
 FENCED = {
     "reentrant": Lock(reentrant=True, fenced=True),
-    **dict.fromkeys(("mutex", "fenced", "asyncio", "switch"), Lock(fenced=True)),
+    **dict.fromkeys(("mutex", "asyncio", "switch"), Lock(fenced=True)),
 }
 ENDS = {"cancel": Order.Status.CANCELLED, "pay": Order.Status.PAID}
 """The last status of an order after a change that was acknowledged."""
@@ -88,8 +86,6 @@ def judge(plan: Plan, folder: Path) -> Judgement:
         if plan.workload != "reentrant":
             # The model frees a lock whose lease expired, but not its token.
             found.violations += [f"fencing: {one.why}" for one in tokens(Run(events=events))]
-    if plan.workload == "fenced":
-        found.violations += lost_writes(events, folder / REGISTER)
     return found
 
 
@@ -121,24 +117,6 @@ def with_expiries(events: Sequence[Event]) -> list[Event]:
         if (at := hold.killed if hold.deadline is None else hold.deadline) is not None
     ]
     return sorted([*events, *ends], key=lambda event: int(event["t"]))
-
-
-def lost_writes(events: Iterable[Event], register: Path) -> list[str]:
-    """Return the names of which a write was overwritten unseen."""
-    added: dict[str, list[int]] = defaultdict(list)
-    killed = 0
-    for event in events:
-        if event["do"] == "add":
-            added[event["name"]].append(event["value"])
-        killed += event["do"] == "fault" and "target" in event
-    wrong = []
-    with closing(sqlite3.connect(register)) as opened:
-        rows = opened.execute("SELECT name, value FROM register").fetchall()
-    for name, value in rows:
-        known, unseen = added[name], value - len(added[name])
-        if len(set(known)) < len(known) or not 0 <= unseen <= THREADS * killed:
-            wrong.append(f"fencing: {len(known)} writes of {name} left the number {value}")
-    return wrong
 
 
 def judge_ends(plan: Plan, probe: dict[str, Any], ends: Sequence[dict[str, Any]]) -> list[str]:

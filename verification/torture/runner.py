@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import sqlite3
 import threading
 import time
 import uuid
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from devservers import ServerError
@@ -29,7 +27,6 @@ from verification.torture.judge import (
 )
 from verification.torture.plan import SWITCH_AFTER, Fault, Plan
 from verification.torture.stores import COMMANDS, START_SECONDS, SWITCHER, Stores
-from verification.torture.workload import REGISTER
 
 LEAD_SECONDS = 0.05
 HANG_SECONDS = 25.0
@@ -111,7 +108,6 @@ def _run(stores: Stores, plan: Plan) -> Run:
             worker.send("open", folder=str(folder), actor=f"process {number}", **given)
         # Some of them have just been started.
         before = {one: workers[one].receive(START_SECONDS)["resources"] for one in workers}
-        _create_register(folder / REGISTER, names)
         if plan.workload == "switch":
             switcher.call("activate", alias=ALIAS, mode="conditional")
         if plan.terms:
@@ -171,10 +167,3 @@ def _switched(switcher: WorkerProcess, plan: Plan, end: float) -> dict[str, int]
         else:
             time.sleep(0.2)
     return {"switches": switches} if plan.switches else {}
-
-
-def _create_register(path: Path, names: list[str]) -> None:
-    with closing(sqlite3.connect(path)) as opened, opened:
-        opened.execute("CREATE TABLE register (name TEXT PRIMARY KEY, value, fence)")
-        rows = [(name, 0, 0) for name in names]
-        opened.executemany("INSERT INTO register VALUES (?, ?, ?)", rows)

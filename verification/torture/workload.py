@@ -8,25 +8,23 @@ import asyncio
 import itertools
 import queue
 import random
-import sqlite3
-import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, connections
 
 from loadtest.kernel.history import Recorder, nanoseconds
-from locking import LockError, LockLost, LockUnavailable
+from locking import LockLost, LockUnavailable
 from locking import locks as handler
 from locking.lease import Lease, Lock, State, TakenOver
 from locking.policy.lock import PolicyLock
-from verification.torture.catalogue import ALIAS, OTHER
+from verification.torture.catalogue import ALIAS
 from verification.torture.plan import MANY
 
 THREADS, SLOTS = 2, 2
@@ -47,12 +45,6 @@ SNAPSHOT_SECONDS = 1.2
 """Seconds between the start of a transaction and its acquire: more than a policy may be old."""
 TASKS = 4
 """Tasks of an event loop for each thread of the other workloads."""
-NEIGHBOUR_HOLDS = (1.2, 2.2)
-"""Seconds of a hold in two stores, in which each lease must be renewed."""
-REPLY_SECONDS = 0.25
-"""Seconds in which the other store must have replied all along: else the machine was too slow, and
-the end of a lease proves nothing."""
-REGISTER = "register.sqlite3"
 EPOCH = 1 << 64
 """Factor of the epoch in the recorded token of a policy's lock: both grow together."""
 Hold = tuple[Lock, str, Lease]
@@ -214,35 +206,6 @@ class Work:
                 with self.expected_errors():
                     self.release(lock, owner, lease)
 
-    def fenced(self, rng: random.Random) -> None:
-        """Add 1 to a number that refuses the writes of a stale holder."""
-        held = self.acquire(self.backend.lock(rng.choice(self.names)), rng.choice(TIMEOUTS))
-        if held is None:
-            return
-        try:
-            with closing(sqlite3.connect(self.recorder.folder / REGISTER, timeout=30)) as register:
-                register.execute("PRAGMA synchronous = OFF")  # a kill loses nothing all the same
-                self._add(register, held[2], self.seconds(rng))
-        finally:
-            self.release(*held)
-
-    def _add(self, register: sqlite3.Connection, lease: Lease, seconds: float) -> None:
-        fence = lease.token, lease.name
-        with register:  # the claim comes before the read: else an older holder may still write
-            claim = "UPDATE register SET fence = ?1 WHERE name = ?2 AND fence <= ?1"
-            if not register.execute(claim, fence).rowcount:
-                self.counts["stale"] += 1
-                return
-        read = "SELECT value FROM register WHERE name = ?"
-        (value,) = register.execute(read, (lease.name,)).fetchone()
-        time.sleep(seconds)
-        write = "UPDATE register SET value = ? + 1 WHERE fence = ? AND name = ?"
-        with register:
-            is_written = register.execute(write, (value, *fence)).rowcount
-        if is_written:
-            self.recorder.note("add", name=lease.name, value=value + 1, token=lease.token)
-        self.counts["writes" if is_written else "stale"] += 1
-
     def hand_over(self, rng: random.Random) -> None:
         """Acquire and hand over, or continue what another thread handed over, perhaps twice."""
         with suppress(queue.Empty):
@@ -285,31 +248,6 @@ class Work:
                 cursor.execute("ROLLBACK")
         return None
 
-    def two_stores(self, rng: random.Random) -> None:
-        """Hold locks of both stores; no lease of the other one may be lost, if that replies."""
-        mine = f"{self.recorder.actor}:{threading.get_ident()}".replace(" ", "")
-        other, held = handler[OTHER], []
-        for name in self.names:
-            with suppress(LockUnavailable):
-                held.append(self.acquire(self.backend.lock(f"{name}:{mine}"), 0.05))
-        neighbour = other.lock(f"{self.names[0]}:{mine}")
-        slowest = _seconds_to_acquire(neighbour)
-        end = time.monotonic() + rng.uniform(*NEIGHBOUR_HOLDS)
-        while time.monotonic() < end:
-            probed = other.lock(f"{self.names[0]}:{mine}:probe")
-            slowest = max(slowest, _seconds_to_acquire(probed))
-            probed.release()
-            time.sleep(UNAVAILABLE_PAUSE)
-        try:
-            neighbour.release()
-        except LockError as error:
-            if slowest < REPLY_SECONDS:
-                self.errors.append(f"{error!r}, but its store replied within {slowest:.2f} s")
-        self.counts["neighbours"] += 1
-        for one in filter(None, held):
-            with self.expected_errors():
-                self.release(*one)
-
     async def _tasks(self) -> None:
         each = [random.Random(rng.random()) for rng in self._seeds for _ in range(TASKS)]
         await asyncio.gather(*(self._task(rng) for rng in each))
@@ -334,9 +272,3 @@ class Work:
         await asyncio.sleep(self.seconds(rng))
         with self.releasing(owner, lease):
             await lock.arelease()
-
-
-def _seconds_to_acquire(lock: Lock) -> float:
-    started = time.monotonic()
-    assert lock.acquire(timeout=10), "a lock without other users was not granted"
-    return time.monotonic() - started

@@ -5,7 +5,6 @@
 
 import os
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from locking.backends.redlock import RedLockBackend
 from locking.claims import Held
 from locking.exceptions import LockUnavailable
 from locking.handler import locks
-from locking.lease.watchdog import Renewer
 from locking.policy import active, switching
 from locking.refresh import clock
 from shop.reservations import reconciliation, store
@@ -106,17 +104,6 @@ def a5() -> None:
     original = swap(switching, "_names_held", held)
 
 
-def b2() -> None:
-    """Renew the leases of all stores one after the other."""
-    one = threading.Lock()
-
-    def perform(self: Renewer, steps: Any) -> None:
-        with one:
-            getattr(self, "_take")(steps)  # noqa: B009
-
-    swap(Renewer, "_perform", perform)
-
-
 def b5() -> None:
     """Leave an acquire without a reply as it is."""
 
@@ -181,7 +168,6 @@ MUTANTS = {
     "A2": Mutant("redis", "switch", 1000, a2),
     "A3": Mutant("redlock", "switch", 2000, a3),
     "A5": Mutant("redis", "switch", 3000, a5),
-    "B2": Mutant("database-mariadb", "two-stores", 3000, b2),
     "B5": Mutant("redis", "mutex", 1000, b5),
     "F2": Mutant("redis", "mutex", 1000, f2),
     "F5": Mutant("shop-sqlite", "stock", 6, f5),

@@ -1,8 +1,6 @@
 """The judges reject what the locks must not do, and accept what leases may do."""
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from shop.models import digest
 from verification.torture.judge import judge, judge_ends, judge_sales
 from verification.torture.plan import Plan, Terms
-from verification.torture.workload import REGISTER
 
 MS = 1_000_000
 Row = dict[str, Any]
@@ -75,22 +72,6 @@ def test_a_lease_ends_by_itself_but_not_before_its_deadline(
 def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
     again = operation("acquire", "b1", 4, 5, token=1, deadline=160)
     assert "fencing" in violations(tmp_path, [*A, *operation("release", "a1", 2, 3), *again])
-
-
-@pytest.mark.parametrize(
-    ("values", "stored", "expected"),
-    [([1, 2], 2, []), ([1, 1], 1, ["fencing"]), ([1, 2], 1, ["fencing"]), ([1], 2, ["fencing"])],
-)
-def test_a_write_that_was_overwritten_is_found(
-    tmp_path: Path, values: list[int], stored: int, expected: list[str]
-) -> None:
-    with closing(sqlite3.connect(tmp_path / REGISTER)) as opened, opened:
-        opened.execute("CREATE TABLE register (name, value, fence)")
-        opened.execute("INSERT INTO register VALUES ('n', ?, 1)", (stored,))
-    adds = [
-        {"t": value, "actor": "a", "do": "add", "name": "n", "value": value} for value in values
-    ]
-    assert violations(tmp_path, adds, "fenced") == expected
 
 
 def test_what_is_left_over_is_found() -> None:

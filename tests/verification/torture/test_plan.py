@@ -41,13 +41,11 @@ def test_a_seed_always_gives_the_same_plan(backend: str) -> None:
 
 
 def test_no_process_fails_where_a_lock_needs_its_owner() -> None:
-    """While leases are long, and where no lease may be lost."""
+    """While leases are long."""
     plans = [generate(seed, "redis") for seed in range(200)]
     long = [plan for plan in plans if plan.ttl == LONG_TTL]
     assert {plan.workload for plan in long} == set(HOLDING)
     assert not {fault.kind for plan in long for fault in plan.faults} & {*OF_PROCESSES, "restart"}
-    two = [generate(seed, "redis", ("two-stores",)) for seed in range(100)]
-    assert "stop" not in {fault.kind for plan in two for fault in plan.faults}
 
 
 def attacks(fault: Fault) -> bool:
