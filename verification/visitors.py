@@ -44,17 +44,18 @@ class Visitors:
         self._user = User.objects.create_user("signer", password=self._password)
 
     @contextmanager
-    def running(self, threads: int, *, every: float = 0.0) -> Iterator[None]:
+    def running(self, threads: int) -> Iterator[None]:
         """Visit the shop in `threads` threads while the block lasts.
 
-        Each thread starts a visit every `every` seconds, or as soon as its last one has ended.
+        Each rests as long as its last visit took, so that the shop works at half its capacity.
         """
 
         def repeat(over: threading.Event) -> None:
-            due = time.monotonic() + random.uniform(0, every)  # when a visit starts is not repeated
-            while not over.wait(max(0.0, due - time.monotonic())):
-                due = max(due + every, time.monotonic() - every)
+            seconds = random.random()  # when a visit starts is not repeated
+            while not over.wait(seconds):
+                began = time.monotonic()
                 self._visit()
+                seconds = time.monotonic() - began
 
         with in_threads(repeat, threads):
             yield
