@@ -55,7 +55,6 @@ class Judgement:
     violations: list[str] = field(default_factory=list)
     """Sentences that start with the judge's name."""
     undecided: int = 0
-    events: int = 0
 
     def linearizable(self, name: str, events: Iterable[Event], model: Model) -> None:
         """Check a history; `name` is that of the judge."""
@@ -74,7 +73,7 @@ def _described(wrong: Operation) -> str:
 def judge(plan: Plan, folder: Path) -> Judgement:
     """Judge the history of a run, and the numbers that its locks guarded."""
     events = [*_undecided(history(folder), is_lost=False)]
-    found, excludes = Judgement(events=len(events)), plan.excludes()
+    found, excludes = Judgement(), plan.excludes()
     if excludes:
         # A database that loses the connection of a release may have executed it: LockLost, too.
         known = [*_undecided(events, is_lost=plan.store.server in DATABASES)]
@@ -141,7 +140,7 @@ def judge_ends(plan: Plan, probe: dict[str, Any], ends: Sequence[dict[str, Any]]
 def judge_sales(plan: Plan, folder: Path, sales: dict[str, Any]) -> Judgement:
     """Judge the answers of a run and the sales that it left."""
     events = history(folder)
-    found = Judgement(events=len(events))
+    found = Judgement()
     sent: dict[str, dict[Key, list[Operation]]] = {name: defaultdict(list) for name in sales}
     for one in operations_of(events):
         if one.do in ("buy", *ENDS):

@@ -43,7 +43,6 @@ class Run:
     counts: dict[str, int] = field(default_factory=dict)
     proofs: list[tuple[Fault, str]] = field(default_factory=list)
     seconds: float = 0.0
-    events: int = 0
 
     def __str__(self) -> str:
         plan, counts = self.plan, f"{self.counts.get('grants', 0)} grants"
@@ -55,7 +54,7 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """Return the result in values that JSON can represent."""
-        shown = ("violations", "undecided", "counts", "events")
+        shown = ("violations", "undecided", "counts")
         return {name: vars(self)[name] for name in shown} | {
             "plan": asdict(self.plan),
             "faults": [{"fault": str(fault), "proof": proof} for fault, proof in self.proofs],
@@ -148,9 +147,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
         found = judge_sales(plan, folder, probe["sales"]) if plan.terms else judge(plan, folder)
         violations += [*found.violations, *judge_ends(plan, probe, ends)]
         seconds = time.monotonic() - started
-        return Run(
-            plan, violations, found.undecided, dict(counts), injector.proofs, seconds, found.events
-        )
+        return Run(plan, violations, found.undecided, dict(counts), injector.proofs, seconds)
 
 
 def _switched(switcher: WorkerProcess, plan: Plan, end: float) -> dict[str, int]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings
-from django.db import connection, connections
+from django.db import connections
 
 from loadtest.kernel.history import Recorder, nanoseconds
 from locking import LockLost, LockUnavailable
@@ -41,8 +41,6 @@ SWITCH_HOLD, SWITCH_HOLD_SHARE = 3.0, 0.05
 LONGER = 3.0
 """Ttl of some of these locks, in seconds: more than that of the others."""
 UNAVAILABLE_PAUSE = 0.02
-SNAPSHOT_SECONDS = 1.2
-"""Seconds between the start of a transaction and its acquire: more than a policy may be old."""
 TASKS = 4
 """Tasks of an event loop for each thread of the other workloads."""
 EPOCH = 1 << 64
@@ -231,22 +229,11 @@ class Work:
         return None
 
     def switch(self, rng: random.Random) -> None:
-        """Hold the lock of the policy, sometimes from inside an old snapshot of the database."""
+        """Hold the lock of the policy."""
         # A restarted master of RedLock waits for the default ttl only.
         ttls = (None,) if "RESTART_DELAY" in settings.LOCKS[ALIAS]["OPTIONS"] else (None, LONGER)
         renew, ttl = rng.random() < 0.7, rng.choice(ttls)
-        lock = PolicyLock(rng.choice(self.names), renew=renew, ttl=ttl)
-        if connection.vendor != "sqlite" or rng.random() > 0.1:
-            return self.hold(lock, rng)
-        with connection.cursor() as cursor:
-            cursor.execute("BEGIN DEFERRED")
-            try:
-                cursor.execute("SELECT COUNT(*) FROM locking_lockpolicy")
-                time.sleep(SNAPSHOT_SECONDS)
-                self.hold(lock, rng)
-            finally:
-                cursor.execute("ROLLBACK")
-        return None
+        self.hold(PolicyLock(rng.choice(self.names), renew=renew, ttl=ttl), rng)
 
     async def _tasks(self) -> None:
         each = [random.Random(rng.random()) for rng in self._seeds for _ in range(TASKS)]

@@ -57,19 +57,6 @@ def a1() -> None:
     switching.first_seen = written
 
 
-def a2() -> None:
-    """Read the policy on the caller's connection, which may see an old snapshot."""
-    reader, read = active.reader, getattr(active, "_read")  # noqa: B009
-    known: list[active.Policy] = []
-
-    def get(max_age: float) -> active.Policy:
-        if not known or clock() - known[0].read_at >= min(active.FRESH, max_age):
-            known[:] = [read()]
-        return known[0]
-
-    reader.get, reader.invalidate = get, known.clear
-
-
 def a3() -> None:
     """List only locks that a majority of RedLock's masters reported."""
 
@@ -165,7 +152,6 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "A1": Mutant("database-mariadb", "switch", 3000, a1),
-    "A2": Mutant("redis", "switch", 1000, a2),
     "A3": Mutant("redlock", "switch", 2000, a3),
     "A5": Mutant("redis", "switch", 3000, a5),
     "B5": Mutant("redis", "mutex", 1000, b5),
