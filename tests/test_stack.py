@@ -63,16 +63,26 @@ def orders(stack: Stack, slug: str = "%", fulfilment: str = "%") -> int:
     return count
 
 
-def test_what_is_no_port_is_refused() -> None:
+def refused(port: str) -> str:
+    command = [sys.executable, "tools/stack.py"]
+    env = {**os.environ, "PORT": port}
     done = subprocess.run(
-        [sys.executable, "tools/stack.py"],
-        cwd=ROOT,
-        env={**os.environ, "PORT": "web"},
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
+        command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, check=False
     )
-    assert done.stderr == "\nPORT=web is not a port: it is a number from 1 to 65535.\n"
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_what_is_no_port_is_refused() -> None:
+    assert refused("web") == "\nPORT=web is not a port: it is a number from 1 to 65535.\n"
+
+
+def test_port_of_another_program_is_named_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert refused(str(port)).startswith(
+            f"\nPort {port} cannot be used (Address already in use)"
+        )
 
 
 def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(

@@ -12,7 +12,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import sys
 import time
 import urllib.error
@@ -28,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
 from tools.supervisor import (  # noqa: E402
     Family,
+    check_port,
     chosen_port,
     farewell,
     say,
@@ -72,16 +72,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
         free = shutil.disk_usage(var).free >> 20
         if free < SPACE_MB:
             raise DemoError(f"The disk is full: {var} needs {SPACE_MB} MB, {free} MB are free.")
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError as error:
-                other = port + 1 if port < 65535 else port - 1
-                raise DemoError(
-                    f"Port {port} cannot be used ({error.strerror}): "
-                    f"choose another, as in make demo PORT={other}"
-                ) from error
+        check_port(port, "demo")
         yield
 
 

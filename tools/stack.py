@@ -44,7 +44,7 @@ from devservers import (  # noqa: E402
     start_all,
     stop_all,
 )
-from tools.supervisor import Family, chosen_port, farewell, say  # noqa: E402
+from tools.supervisor import Family, check_port, chosen_port, farewell, say  # noqa: E402
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
@@ -298,6 +298,7 @@ def _passes(command: list[str], env: dict[str, str]) -> bool:
 def main() -> int:
     started = time.monotonic()
     port = chosen_port()
+    check_port(port, "stack")
     named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text())) - {"PORT"}
     given = {name: os.environ[name] for name in named if name in os.environ}
     say("Starting the stack of docker-compose.yml as processes ...")

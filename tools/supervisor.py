@@ -6,6 +6,7 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Self
 
+from devservers import HOST
 from devservers.process import with_parent_death_signal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +41,20 @@ def chosen_port() -> int:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         sys.exit(f"\nPORT={port} is not a port: it is a number from 1 to 65535.")
     return int(port)
+
+
+def check_port(port: int, target: str) -> None:
+    """Exit with a sentence about `make` TARGET if nothing can listen on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            other = port + 1 if port < 65535 else port - 1
+            sys.exit(
+                f"\nPort {port} cannot be used ({error.strerror}): "
+                f"choose another, as in make {target} PORT={other}"
+            )
 
 
 def stop_signals() -> list[signal.Signals]:
