@@ -8,8 +8,8 @@ own and ends with the process that started it, even if that process receives SIG
         redis.kill()                      # SIGKILL, as in a crash
         redis.start()                     # same port, same data directory
 
-Standard library only, because tools/setup.py reads `programs` before any package is installed;
-`devservers.faults` alone needs more.
+Standard library only; a database's driver is imported where its server is used, and
+`devservers.faults` needs more.
 """
 
 from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
