@@ -10,6 +10,7 @@ removes all data.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,13 +30,6 @@ from tools.supervisor import say  # noqa: E402
 PACKAGES = (
     "podman buildah runc conmon netavark aardvark-dns mmdebstrap iptables fuse-overlayfs catatonit"
 )
-IMAGES = {
-    "python": "docker.io/library/python:3.11-slim-bookworm",
-    "mariadb": "docker.io/library/mariadb:10.11",
-    "redis": "docker.io/library/redis:7.4-alpine",
-    "nginx": "docker.io/library/nginx:1.28-alpine",
-    "zookeeper": "docker.io/library/zookeeper:3.9",
-}
 STORES_FIRST = ("mariadb", "redis", "cache", "redlock", "zookeeper")
 HEALTHY_SECONDS = 120.0
 
@@ -69,6 +63,13 @@ def install() -> None:
             run("podman", "import", "-q", tar, "localhost/debian")
 
 
+def images() -> list[str]:
+    """Return the public images that are named; Debian lacks those of the profile `monitoring`."""
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    used = [one["image"] for one in services_of("full").values() if "build" not in one]
+    return list(dict.fromkeys([*bases, *used]))
+
+
 def build() -> None:
     """Build the stand-ins and the shop's image; podman keeps the layers that have not changed."""
     options = ["--network=host", "--isolation=chroot", "--quiet"]
@@ -77,11 +78,11 @@ def build() -> None:
         shutil.copy2("/etc/ssl/certs/ca-certificates.crt", folder)
         for file in HERE.glob("*.sh"):
             shutil.copy2(file, folder)
-        for name, tag in IMAGES.items():
-            say(f"Building {tag.rpartition('/')[2]} ...")
-            run(
-                "podman", "build", *options, "-f", HERE / f"{name}.Containerfile", "-t", tag, folder
-            )
+        for image in images():
+            say(f"Building {image} ...")
+            file = HERE / f"{image.partition(':')[0]}.Containerfile"
+            tag = f"docker.io/library/{image}"
+            run("podman", "build", *options, "-f", file, "-t", tag, folder)
     say("Building seckill ...")
     run("podman", "build", *options, "-t", "localhost/seckill", ROOT)
 
