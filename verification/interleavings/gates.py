@@ -67,7 +67,7 @@ def gates(world: World) -> Iterator[None]:
             (Connection, "command", partial(gated, lambda *words: words[0])),
             (redis.Redis, "execute_command", partial(gated, lambda *words: words[0])),
             (SQLiteSession, "_run", partial(gated, lambda sql, *_: title(sql))),
-            (MasterConnection, "send", partial(_send_and_wait, world)),
+            (MasterConnection, "send", _send_and_wait),
             (Quorum, "send", _in_order),
             (Connection, "wait_for_push", partial(_wait_for_push, world)),
         ):
@@ -83,10 +83,8 @@ def _gated(world: World, name: Callable[..., str], send: Send) -> Send:
         if client is None:
             return send(self, *args, **options)
         if getattr(self, "hello_pending", False):
-            world.note_change()
             world.sync()  # a new connection has subscribed before others go on
         client.step(name(*args))
-        world.note_change()
         reply = send(self, *args, **options)
         if client.memory.pop("loses reply", False):
             self.close()
@@ -116,14 +114,13 @@ def _wait_for_push(world: World, receive: Send) -> Send:
     return wait
 
 
-def _send_and_wait(world: World, send: Send) -> Send:
+def _send_and_wait(send: Send) -> Send:
     """Also wait for the reply, so that the master has run the command before the next step."""
 
     def stop_and_send(self: MasterConnection, packed: bytes) -> None:
         if client := current_client():
             what = "PEXPIRE" if b"PEXPIRE" in packed else packed.split(b"\r\n", 3)[2].decode()
             client.step(f"{what} on {self.url.rpartition(':')[2].partition('/')[0]}")
-            world.note_change()
         before, until = _unread(self), time.monotonic() + REPLY_SECONDS
         send(self, packed)
         while _unread(self) == before and time.monotonic() < until:

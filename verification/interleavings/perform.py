@@ -165,7 +165,6 @@ class Runs:
             backend.close()
             for open_ in getattr(getattr(backend, "pool", None), "connections", []):
                 open_.close()
-            self.world.note_change()
             self.world.sync()
             raise
 

@@ -62,9 +62,6 @@ class World:
         if "sql" in vars(self):
             self.sql.close()
 
-    def note_change(self) -> None:
-        """Forget what the store replied: an operation has changed, or will change, its state."""
-
     def sync(self) -> None:
         """Return when the store has sent all messages to waiters."""
 
@@ -86,8 +83,6 @@ class RedisWorld(World):
         self.backend, self.location = backend, urls if len(urls) > 1 else urls[0]
         self._key = key
         self._controls = [Connection(url) for url in urls]
-        self._held: dict[int, bool] = {}
-        """Which servers know a holder, since the last operation: each is asked once."""
 
     def close(self) -> None:
         super().close()
@@ -98,26 +93,19 @@ class RedisWorld(World):
         """Return the reply of one of the servers to a command."""
         return self._controls[place].request(pack(*words))
 
-    def note_change(self) -> None:
-        self._held.clear()
-
     def sync(self) -> None:
         self.is_held()  # Redis writes to all clients before it reads the next command
 
     def reset(self) -> None:
-        self.note_change()
         for place in range(len(self._controls)):
             self.ask(place, "FLUSHALL")
 
     def is_held(self, place: int = 0) -> bool:
-        if place not in self._held:
-            self._held[place] = int(self.ask(place, "PTTL", self._key)) > 0
-        return self._held[place]
+        return int(self.ask(place, "PTTL", self._key)) > 0
 
     def end_lease(self, place: int = 0) -> None:
         if self.is_held(place):
             self.ask(place, "DEL", self._key)
-            self.note_change()
 
 
 class DatabaseWorld(World):
