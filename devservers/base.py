@@ -3,16 +3,18 @@
 import contextlib
 import functools
 import os
+import queue
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Self
 
@@ -36,10 +38,27 @@ class ServerFailed(ServerError):
     """A server ended or did not respond while starting; the message ends with its log."""
 
 
+Spawn = Callable[[], subprocess.Popen[bytes]]
+
+
 @functools.cache
-def _spawner(pid: int) -> ThreadPoolExecutor:
-    """Return the thread that starts servers: it lives as long as its process."""
-    return ThreadPoolExecutor(1, thread_name_prefix=f"servers-{pid}")
+def _spawner(pid: int) -> "queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], Spawn]]":
+    """Return the requests to the thread that starts servers: it lives as long as its process.
+
+    An executor's thread would be joined at the end, for ever if a signal interrupts its start.
+    """
+    requests = queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], Spawn]]()
+
+    def serve() -> None:
+        while True:
+            made, spawn = requests.get()
+            try:
+                made.set_result(spawn())
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+                made.set_exception(error)
+
+    threading.Thread(target=serve, name=f"servers-{pid}", daemon=True).start()
+    return requests
 
 
 def reserve_port() -> tuple[int, socket.socket]:
@@ -222,7 +241,14 @@ class Server(ABC):
                     start_new_session=True,
                 )
 
-        return _spawner(os.getpid()).submit(popen).result()
+        made = Future[subprocess.Popen[bytes]]()
+        _spawner(os.getpid()).put((made, popen))
+        try:
+            return made.result()
+        except BaseException:  # a signal: nobody else knows the process, or its children
+            os.killpg(made.result().pid, signal.SIGKILL)
+            made.result().wait()
+            raise
 
     def _inject(self, number: signal.Signals, description: str) -> None:
         if self.is_running:

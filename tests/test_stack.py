@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import MySQLdb
 import pytest
 
+from devservers import reserve_port
 from devservers.faults.waiting import until
 from devservers.programs import required
 from tools.stack import Stack
@@ -83,6 +84,30 @@ def test_port_of_another_program_is_named_before_anything_starts() -> None:
         assert refused(str(port)).startswith(
             f"\nPort {port} cannot be used (Address already in use)"
         )
+
+
+def test_signal_ends_the_start(tmp_path: Path) -> None:
+    """With SIGTERM, the data stayed in the temporary directory."""
+    port, mark = reserve_port()
+    with mark:
+        stack = subprocess.Popen(
+            [sys.executable, "tools/stack.py"],
+            cwd=ROOT,
+            env={**os.environ, "PORT": str(port), "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with stack:
+            until(lambda: list(tmp_path.glob("seckill-mariadb-*/data")), "a store", PATIENCE)
+            stack.terminate()
+            try:
+                said, _ = stack.communicate(timeout=PATIENCE)
+            finally:
+                stack.kill()
+    assert "healthy" not in said
+    assert stack.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(

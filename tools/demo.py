@@ -11,7 +11,6 @@ import fcntl
 import os
 import queue
 import shutil
-import signal
 import sys
 import time
 import urllib.error
@@ -29,9 +28,9 @@ from tools.supervisor import (  # noqa: E402
     Family,
     check_port,
     chosen_port,
+    exit_on_signals,
     farewell,
     say,
-    stop_signals,
 )
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
@@ -182,8 +181,7 @@ def main() -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     var = Path(os.environ.get("SHOP_VAR", ROOT / "var")).resolve()
     os.environ["SHOP_VAR"] = str(var)
-    for how in stop_signals():
-        signal.signal(how, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     port = chosen_port()
     try:
         with claim(var, port), Family() as family:

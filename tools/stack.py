@@ -44,7 +44,14 @@ from devservers import (  # noqa: E402
     start_all,
     stop_all,
 )
-from tools.supervisor import Family, check_port, chosen_port, farewell, say  # noqa: E402
+from tools.supervisor import (  # noqa: E402
+    Family,
+    check_port,
+    chosen_port,
+    exit_on_signals,
+    farewell,
+    say,
+)
 
 READY_SECONDS = 90.0
 CHECK_SECONDS = 30.0
@@ -297,6 +304,7 @@ def _passes(command: list[str], env: dict[str, str]) -> bool:
 
 def main() -> int:
     started = time.monotonic()
+    exit_on_signals()
     port = chosen_port()
     check_port(port, "stack")
     named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text())) - {"PORT"}
@@ -304,9 +312,9 @@ def main() -> int:
     say("Starting the stack of docker-compose.yml as processes ...")
     try:
         with Stack(port, given) as stack:
-            stack.stop_on_signals()
             stack.up()
             stack.wait_healthy()
+            stack.stop_on_signals()
             seconds = time.monotonic() - started
             say(f"{len(stack.parts) + 1} parts are healthy at {stack.url} after {seconds:.1f} s.")
             password = stack.variables["SEED_PASSWORD"]

@@ -63,6 +63,12 @@ def stop_signals() -> list[signal.Signals]:
     return signals[: 2 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 3]
 
 
+def exit_on_signals() -> None:
+    """Let a signal end this process as an error does."""
+    for how in stop_signals():
+        signal.signal(how, lambda number, _: sys.exit(128 + number))
+
+
 class Part:
     """A process whose lines are printed with its name, and which tells its family when it ends.
 
@@ -129,7 +135,7 @@ for group in groups:
 class Family(ExitStack):
     """Processes by name, and what they need; all of it has ended when the block ends.
 
-    If this process is killed, the reaper kills them, with all that they have started.
+    The reaper kills what is left of them, also if this process is killed.
     """
 
     def __init__(self) -> None:
@@ -145,12 +151,8 @@ class Family(ExitStack):
         self._reaper = subprocess.Popen(
             reaper, stdin=subprocess.PIPE, text=True, start_new_session=True
         )
-        self.callback(self._end_reaper)
+        self.callback(self._reaper.communicate)  # at the end of its input it does its work
         return self
-
-    def _end_reaper(self) -> None:
-        self._reaper.kill()
-        self._reaper.communicate()
 
     def tell_reaper(self, group: int) -> None:
         """Add a process group to those that it kills, or remove one by a negative number."""
