@@ -245,7 +245,7 @@ class Server(ABC):
         _spawner(os.getpid()).put((made, popen))
         try:
             return made.result()
-        except BaseException:  # a signal: nobody else knows the process, or its children
+        except BaseException:  # a signal: only this method knows the process, and its children
             os.killpg(made.result().pid, signal.SIGKILL)
             made.result().wait()
             raise
