@@ -46,32 +46,33 @@ class SharedCalls(Generic[K, V]):
     def call(self, key: K, function: Callable[[], V]) -> V:
         """Return the result of `function`, or of the call for `key` that is under way."""
         while True:
-            future, is_mine = self.join(key)
-            if is_mine:
-                return self.run(key, future, function)
+            future, _ = self.begin(key, function)
             with suppress(CancelledError):
                 return future.result()
 
-    def join(self, key: K) -> tuple[Future[V], bool]:
-        """Return the call for `key`, and whether it is a new one, which the caller must `run`."""
-        mine = Future[V]()
-        future = self._pending.setdefault(key, mine)
-        return future, future is mine
+    def begin(self, key: K, function: Callable[[], V]) -> tuple[Future[V], bool]:
+        """Make the call unless one for `key` is under way; return it, and whether it was made here.
 
-    def run(self, key: K, mine: Future[V], function: Callable[[], V]) -> V:
-        """Make the call that `join` returned as new."""
+        The other one has not ended yet; this one has, with a result or an exception.
+        """
+        mine = Future[V]()
         try:
-            result = function()
-            mine.set_result(result)
-            return result
-        except Exception as error:
+            while (found := self._pending.setdefault(key, mine)).done():
+                self._drop(key, found)  # its thread was interrupted before it did so
+            if found is not mine:
+                return found, False
+            mine.set_result(function())
+        except Exception as error:  # noqa: BLE001 - raised in every thread that waits
             mine.set_exception(error)
-            raise
-        finally:
-            pending = self._pending
-            if pending.get(key) is mine:  # false after clear()
-                del pending[key]
+        finally:  # an interrupt may come between any two lines
             mine.cancel()
+            self._drop(key, mine)
+        return mine, True
+
+    def _drop(self, key: K, future: Future[V]) -> None:
+        pending = self._pending
+        if pending.get(key) is future:  # false after clear()
+            pending.pop(key, None)
 
     def clear(self) -> None:
         """Make the next caller start a call of its own, even if one is under way."""

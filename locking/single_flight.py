@@ -216,12 +216,14 @@ class _Request:
             flight = (self.key, lookup.version)
             if entry is None and self.key in self._under_way():
                 raise LockMisuse(f"The build of {self.key!r} asks for itself.")
-            future, is_mine = builds.join(flight)
+            build = partial(self._build_once, lookup)
+            if entry is not None and lookup.is_slow:
+                if flight not in builds:
+                    _run_in_background(partial(builds.call, flight, build), self.key)
+                return _serve(self.key, entry)
+            future, is_mine = builds.begin(flight, build)
             if is_mine:
-                run = partial(builds.run, flight, future, partial(self._build_once, lookup))
-                if entry is None or not lookup.is_slow:
-                    return run()
-                _run_in_background(run, self.key)
+                return future.result()
             if entry is not None:
                 return _serve(self.key, entry)
             with suppress(CancelledError):  # the builder was interrupted

@@ -1,8 +1,10 @@
 """`locking.single_flight`: which caller builds, which ones wait, and what each of them gets."""
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -12,8 +14,10 @@ from django.core.cache import caches
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from devservers.process_pool import ProcessPool
-from locking import LockMisuse, LockTimeout, locks, metrics
+from locking import LockMisuse, LockTimeout, locks, metrics, refresh
+from locking.refresh import SharedCalls
 from locking.single_flight import SingleFlight
+from locking.threads import start_thread
 from tests.locking.held_call import HeldCall, unexpected
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
@@ -187,6 +191,40 @@ def test_interrupted_builder_is_replaced(flight, held, threads):
     with pytest.raises(KeyboardInterrupt):
         builder.result(WAIT_TIMEOUT)
     assert waits.result(WAIT_TIMEOUT) == "new"
+
+
+def test_interrupt_at_any_line_leaves_no_call_pending():
+    """As a signal handler raises it; `line` counts those of the module that the call reaches."""
+    line = 0
+    while is_interrupted_at(line := line + 1, calls := SharedCalls[str, str]()):
+        next_call = start_thread(partial(calls.call, "key", lambda: "next"))
+        assert next_call.result(WAIT_TIMEOUT) == "next", f"interrupted at line {line}"
+    assert line > 8, "no line was interrupted: the test proves nothing"
+
+
+def is_interrupted_at(line: int, calls: SharedCalls[str, str]) -> bool:
+    """Make a call that is interrupted at its line with this number; False if it has fewer."""
+    left = line
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != refresh.__file__:
+            return None
+        left -= event == "line"
+        if not left:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        calls.call("key", lambda: "first")
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 @pytest.mark.parametrize("is_invalidated", [True, False])
