@@ -2,13 +2,12 @@
 
 The backend's helper thread sends the commands of all tasks, on the connections that threads use. A
 task that waits costs an entry of the queue in Redis and an event here: the grants of all tasks of
-an event loop are published to one connection, its inbox.
+an event loop are published to one connection, its inbox. It asks again when a thread would.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from asyncio import AbstractEventLoop
 from concurrent.futures import Future
@@ -20,7 +19,6 @@ import hiredis
 from locking.backends.redis.connection import NO_REPLY, Connection
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.requests import RedisRequests
-from locking.backends.redis.scripts import MAX_SLEEP, RECHECK_DELAY
 from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
 from locking.fork import after_fork_in_child
@@ -29,57 +27,23 @@ MAX_REQUESTS = 16
 """Requests of waiting tasks in the helper thread's queue: one takes more memory than a waiter."""
 
 
-class Waiter:
-    """A claim that waits for a message from Redis, or to be woken without one."""
+class Waiter(asyncio.Event):
+    """The wait of a task for a message from Redis; it is set without one to ask again."""
 
-    __slots__ = ("_future", "_is_woken", "claim", "entry", "is_recheck", "message")
+    message = ""
 
-    def __init__(self, claim: Claim, entry: str) -> None:
-        self.claim = claim
-        self.entry = entry
-        """The entry in Redis's queue."""
-        self.is_recheck = False
-        """True if it was woken to ask whether the present grant has ended."""
-        self.message = ""
-        self._is_woken = False
-        self._future: asyncio.Future[None] | None = None
-
-    def wake(self, message: str = "") -> None:
-        """End the present wait, or the next one."""
-        self.message = message or self.message
-        self._is_woken = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> str:
-        """Return the message, or "" if woken without one."""
-        if not self._is_woken:
-            self._future = asyncio.get_running_loop().create_future()
-            try:
-                await self._future
-            finally:
-                self._future = None
-        message, self.message, self._is_woken = self.message, "", False
+    async def wait_until(self, when: float) -> str:
+        """Return the message, or "" if none came until that monotonic time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(when - time.monotonic()):
+                await self.wait()
+        self.clear()
+        message, self.message = self.message, ""
         return message
 
 
-class _Queue:
-    """The waiters for one name, in the order of their arrival."""
-
-    __slots__ = ("due", "timer", "waiters")
-
-    def __init__(self) -> None:
-        self.waiters: dict[Waiter, None] = {}
-        self.due = 0.0
-        self.timer: asyncio.TimerHandle | None = None
-
-
 class Inbox:
-    """The waiting tasks of an event loop, and the connection on which their grants arrive.
-
-    Only the first waiter of a name asks again when the present grant should have ended: its script
-    serves the whole queue in Redis.
-    """
+    """The waiting tasks of an event loop, and the connection on which their grants arrive."""
 
     def __init__(self, backend: RedisRequests) -> None:
         self.channel = ""
@@ -90,8 +54,8 @@ class Inbox:
         self._opening = asyncio.Lock()
         self.asking = asyncio.Semaphore(MAX_REQUESTS)
         self._connection: Connection | None = None
-        self._by_owner: dict[str, Waiter] = {}
-        self._queues: dict[str, _Queue] = {}
+        self.waiters: dict[str, Waiter] = {}
+        """By owner of the claim."""
 
     async def open(self) -> None:
         """Subscribe to the channel, unless it is subscribed."""
@@ -117,13 +81,14 @@ class Inbox:
         except LockUnavailable:
             self._loop.remove_reader(fd)  # closed, the connection does not know it
             self._connection = None
-            for waiter in list(self._by_owner.values()):
-                waiter.wake()  # to ask again, because a message may be lost
+            for waiter in self.waiters.values():
+                waiter.set()  # to ask again, because a message may be lost
 
     def _deliver(self, message: str) -> None:
-        waiter = self._by_owner.get(message.split(" ", 2)[2])
+        waiter = self.waiters.get(message.split(" ", 2)[2])
         if waiter is not None:  # else it has left
-            waiter.wake(message)
+            waiter.message = message
+            waiter.set()
 
     def close(self) -> None:
         """Close the connection; waiters open another one."""
@@ -131,49 +96,9 @@ class Inbox:
         if connection is not None:
             self._loop.remove_reader(connection.fileno())
             connection.close()
-        for waiter in list(self._by_owner.values()):
+        for waiter in self.waiters.values():
             with suppress(RuntimeError):  # its task was left in an event loop that is closed
-                waiter.wake()
-
-    def add(self, waiter: Waiter) -> None:
-        """Let messages and rechecks find the waiter."""
-        self._by_owner[waiter.claim.owner] = waiter
-        self._queues.setdefault(waiter.claim.name, _Queue()).waiters[waiter] = None
-
-    def remove(self, waiter: Waiter) -> None:
-        """Forget the waiter; another one asks again in its place."""
-        claim = waiter.claim
-        self._by_owner.pop(claim.owner, None)
-        queue = self._queues[claim.name]
-        queue.waiters.pop(waiter, None)
-        if not queue.waiters:
-            del self._queues[claim.name]
-            if queue.timer is not None:
-                queue.timer.cancel()
-        elif queue.timer is None:
-            self.recheck_at(claim.name, time.monotonic() + RECHECK_DELAY)
-
-    def recheck_at(self, name: str, when: float) -> None:
-        """Let the first waiter of the name ask again at this monotonic time, or before."""
-        queue = self._queues[name]
-        if queue.timer is not None:
-            if queue.due <= when:
-                return
-            queue.timer.cancel()
-        queue.due = when
-        pause = min(max(0.0, when - time.monotonic()), MAX_SLEEP)
-        queue.timer = self._loop.call_later(pause, self._recheck, queue)
-
-    def _recheck(self, queue: _Queue) -> None:
-        queue.timer = None
-        first = next(iter(queue.waiters))
-        first.is_recheck = True
-        first.wake()
-
-    def rejoin(self, name: str) -> None:
-        """Let all waiters of the name ask again, in their order: Redis has lost its queue."""
-        for waiter in list(self._queues[name].waiters):
-            waiter.wake()
+                waiter.set()
 
 
 def _subscribed(pool: ConnectionPool, channel: str) -> Connection:
@@ -229,35 +154,27 @@ class AsyncRedis:
                     return asked.grant
                 await inbox.open()
             entry = backend.entry(claim, inbox.channel)
-            return await self._wait(inbox, Waiter(claim, entry), until)
+            return await self._wait(inbox, claim, entry, until)
         except BaseException as error:
             # Runs after the request that may still be running. Not awaited, so that another
             # cancellation changes nothing.
             backend.helper.submit(partial(backend.abandon, claim, entry, error))
             raise
 
-    async def _wait(self, inbox: Inbox, waiter: Waiter, until: float) -> Grant | None:
-        backend, claim, entry, timer = self._backend, waiter.claim, waiter.entry, None
-        if until < math.inf:
-            timer = asyncio.get_running_loop().call_later(until - time.monotonic(), waiter.wake)
-        inbox.add(waiter)
+    async def _wait(self, inbox: Inbox, claim: Claim, entry: str, until: float) -> Grant | None:
+        backend = self._backend
+        waiter = inbox.waiters[claim.owner] = Waiter()
         try:
             while True:
                 await inbox.open()
                 async with inbox.asking:
                     asked = await backend.helper.run(partial(backend.ask, claim, entry))
-                if waiter.is_recheck and asked.is_new:
-                    inbox.rejoin(claim.name)
-                waiter.is_recheck = False
                 if asked.grant is not None:
                     return asked.grant
-                inbox.recheck_at(claim.name, asked.recheck_at)
-                message = await waiter.wait()
+                message = await waiter.wait_until(min(until, asked.ask_again_at))
                 if message and (grant := backend.grant_of_message(claim, message, asked)):
                     return grant
                 if time.monotonic() >= until:  # also if it was woken for two reasons at once
                     return await backend.helper.run(partial(backend.leave, claim, entry))
         finally:
-            inbox.remove(waiter)
-            if timer is not None:
-                timer.cancel()
+            del inbox.waiters[claim.owner]

@@ -26,11 +26,8 @@ from locking.backends.redis.scripts import (
     CLOCK_ERROR,
     KEEP,
     LIST,
-    MAX_SLEEP,
-    MAX_STAGGER,
     RELEASE,
     SALT_BITS,
-    STAGGER,
     TAKE_OVER,
     TICK,
     full_token,
@@ -92,12 +89,9 @@ class RedisBackend(RedisRequests):
             if asked.grant is not None or not entry:
                 pool.give(connection)
                 return asked.grant
-            recheck = asked.recheck_at + min(asked.place * STAGGER, MAX_STAGGER)
             claim.interrupt = connection.interrupt
             try:
-                message = self._wait_for_message(
-                    claim, connection, min(until, recheck, asked.sent + MAX_SLEEP)
-                )
+                message = self._wait_for_message(claim, connection, min(until, asked.ask_again_at))
             except Disconnected:
                 if claim.cancelled.is_set():
                     self._withdraw(pool, claim, connection, entry)

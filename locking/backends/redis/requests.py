@@ -21,9 +21,12 @@ from locking.backends.redis.scripts import (
     CLOCK_ERROR,
     KEEP,
     LAST_TICK,
+    MAX_SLEEP,
+    MAX_STAGGER,
     RECHECK_DELAY,
     RELEASE,
     SALT_BITS,
+    STAGGER,
     TAKE,
     TICK,
     full_token,
@@ -44,12 +47,9 @@ class Asked(NamedTuple):
     """Monotonic time before the request."""
     ticks: int
     """Redis's time at the reply."""
-    recheck_at: float
-    """Monotonic time at which the present grant should have ended."""
-    place: int
-    """Number of waiters before it."""
-    is_new: bool
-    """True if Redis knew neither a grant nor an entry of the claim."""
+    ask_again_at: float
+    """Monotonic time at which a waiter without a message asks again: the present grant has ended
+    by then, and the waiters before this one have asked."""
 
 
 class RedisRequests(Backend):
@@ -152,7 +152,8 @@ class RedisRequests(Backend):
                 raise
         elif not entry or claim.trace is not None:
             claim.holder = self.holder(claim, holder)
-        return connection, Asked(grant, sent, ticks, ends + RECHECK_DELAY, place, bool(is_new))
+        ask_again_at = ends + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
+        return connection, Asked(grant, sent, ticks, min(ask_again_at, sent + MAX_SLEEP))
 
     def ask(self, claim: Claim, entry: str) -> Asked:
         """Ask for the lock once, for a task."""
