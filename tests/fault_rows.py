@@ -60,7 +60,6 @@ ROWS = {
 SUITE: dict[str, dict[str, Any]] = {
     "test_stopped_holder_keeps_its_lock_or_learns_of_the_loss": {"row": 1, "xf": True},
     "test_killed_holder_is_replaced": {"row": 3},
-    "test_slots_of_a_killed_holder_are_free_again": {"row": 3},
     "test_tokens_grow_through_a_failover": {"row": 4},
     "test_tokens_grow_through_a_restart": {"row": 5},
     "test_clock_set_back_does_not_prolong_a_lease": {"row": 8},
@@ -70,13 +69,11 @@ SUITE: dict[str, dict[str, Any]] = {
     "test_acquisition_that_arrives_late_is_harmless": {"row": 11},
     "test_release_without_a_connection_frees_the_lock": {"row": 11},
     "test_end_of_the_session_is_the_loss_of_the_lock": {"row": 12},
-    "test_end_of_the_session_frees_its_slot": {"row": 12},
     "test_waiter_survives_a_lost_connection": {"row": 13},
     "test_stopped_store_fails_in_bounded_time": {"row": 17},
     "test_fair_lock_is_granted_in_order": {"row": 23, "fired": "contenders in line"},
     "test_other_claims_cannot_change_the_grant": {"row": 24, "fired": "foreign, double release"},
     "test_expired_claim_cannot_change_its_successor": {"row": 24, "fired": "release after expiry"},
-    "test_other_claims_cannot_free_a_slot": {"row": 24, "fired": "foreign and double release"},
 }
 """The tests of `locking.testing`, which knows no rows: the arguments of their markers."""
 SLACK = 5.0

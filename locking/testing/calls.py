@@ -54,9 +54,11 @@ def passes_in_child(check: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def acquire_and_release(locks: LockStore, name: str, timeout: float = WAIT_TIMEOUT) -> bool:
+def acquire_and_release(
+    locks: LockStore, name: str, timeout: float = WAIT_TIMEOUT, slots: int | None = None
+) -> bool:
     """Return False if the lock stayed held."""
-    lock = locks.lock(name)
+    lock = lock_for(locks, name, slots)
     if not lock.acquire(timeout=timeout):
         return False
     lock.release()

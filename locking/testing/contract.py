@@ -31,7 +31,7 @@ from locking.testing.calls import (
     until,
     within,
 )
-from locking.testing.contract_base import Another, needs
+from locking.testing.contract_base import Another, each_lock, needs
 from locking.testing.contract_ends import Ends
 from locking.testing.contract_faults import Faults
 from locking.testing.contract_shared import Shared
@@ -82,27 +82,11 @@ class Contract(Ends, Shared, Faults):
             assert locks.lock(name).locked()
             other.call("release", name)
 
+    @each_lock(None, 1, WRITER)
     def test_exclusion_between_processes_as_declared(
-        self, locks: LockStore, another: Another, name: str, tmp_path: Path
+        self, locks: LockStore, another: Another, name: str, tmp_path: Path, slots: int | None
     ) -> None:
-        self.race(locks, another, name, tmp_path)
-
-    @needs(lambda can: can.shared and can.exclusion == "machines")
-    @pytest.mark.parametrize("slots", [1, WRITER])
-    def test_shared_lock_excludes_between_processes(
-        self, locks: LockStore, another: Another, name: str, tmp_path: Path, slots: int
-    ) -> None:
-        self.race(locks, another, name, tmp_path, slots)
-
-    def race(
-        self,
-        locks: LockStore,
-        another: Another,
-        name: str,
-        tmp_path: Path,
-        slots: int | None = None,
-    ) -> None:
-        """Let processes count in a file under the lock; none may be lost if it excludes them."""
+        """Processes count in a file under the lock; no number is lost if it excludes them."""
         path, workers, times = tmp_path / "number", [another() for _ in range(3)], 40
         path.write_text(f"{0:08d}")
         for worker in workers:

@@ -32,6 +32,16 @@ def needs(declared: Callable[[Capabilities], bool], hook: str = "") -> Callable[
     return mark
 
 
+def each_lock(*slots: int | None) -> Callable[[Test], Test]:
+    """Give `slots` to a test: None for a plain lock, others if the backend has shared ones."""
+
+    def mark(test: Test) -> Test:
+        vars(test)["slots"] = slots
+        return test
+
+    return mark
+
+
 def claim_on(locks: LockStore, name: str, slots: int | None, ttl: float = 30) -> Claim:
     """Return a claim of a new owner on a lock, a semaphore, or the lock of a READER or WRITER."""
     claim = Claim(name=lock_for(locks, name, slots).name, ttl=ttl)
@@ -79,6 +89,11 @@ class ContractBase:
                 is_left_out = not applies(cls.capabilities) or (hook and not cls.Driver.has(hook))
                 setattr(cls, name, None if is_left_out else test)
                 cls.left_out |= {name: test} if is_left_out else {}
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        slots = getattr(metafunc.function, "slots", ())
+        if chosen := [one for one in slots if one is None or self.capabilities.shared]:
+            metafunc.parametrize("slots", chosen)
 
     @pytest.fixture
     def location(self, driver: StoreDriver) -> str | list[str]:

@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 
 import pytest
 
-from locking.claims import WRITER, Claim
+from locking.claims import READER, WRITER, Claim
 from locking.exceptions import LockLost, LockMisuse, LockUnavailable
 from locking.handler import create
 from locking.lease import LockStore
@@ -23,21 +23,31 @@ from locking.testing.calls import (
     until,
     within,
 )
-from locking.testing.contract_base import Another, ContractBase, granted, needs
+from locking.testing.contract_base import (
+    Another,
+    ContractBase,
+    claim_on,
+    each_lock,
+    granted,
+    needs,
+)
 
 
 class Ends(ContractBase):
     """A grant or a wait that ends leaves nothing behind, and its successor alone."""
 
     @needs(lambda can: can.exclusion == "machines")
-    def test_killed_holder_is_replaced(self, locks: LockStore, another: Another, name: str) -> None:
+    @each_lock(None, 1, WRITER)
+    def test_killed_holder_is_replaced(
+        self, locks: LockStore, another: Another, name: str, slots: int | None
+    ) -> None:
         can = locks.capabilities
         assert can.expires or can.session_bound
         other = another()
-        assert other.call("acquire", name, 5, self.TTL)
-        assert not locks.lock(name).acquire(blocking=False)
+        assert other.call("acquire", name, 5, self.TTL, slots)
+        assert not acquire_and_release(locks, name, 0, slots)
         other.kill()
-        assert acquire_and_release(locks, name)
+        assert acquire_and_release(locks, name, slots=slots)
 
     @needs(lambda can: can.exclusion == "machines")
     def test_killed_waiter_is_skipped(self, locks: LockStore, another: Another, name: str) -> None:
@@ -117,20 +127,23 @@ class Ends(ContractBase):
         locks.backend.release(claim, grant.token)
 
     @needs(lambda can: can.exclusion != "none")
-    def test_other_claims_cannot_change_the_grant(self, locks: LockStore, name: str) -> None:
-        holder, other = Claim(name=name, ttl=30), Claim(name=name, ttl=30)
+    @each_lock(None, 1, READER, WRITER)
+    def test_other_claims_cannot_change_the_grant(
+        self, locks: LockStore, name: str, slots: int | None
+    ) -> None:
+        holder, other = (claim_on(locks, name, slots) for _ in range(2))
         grant = granted(locks, holder)
         if locks.capabilities.counts_in_store:
             locks.backend.set_depth(holder, grant.token, 3)
-            assert self.held(locks, name) == [(holder.owner, 3)]
-        before = self.held(locks, name)
+            assert self.held(locks, holder.name) == [(holder.owner, 3)]
+        before = self.held(locks, holder.name)
         with pytest.raises(LockLost):
             locks.backend.extend(other, grant.token, 60)
         with pytest.raises(LockLost) if locks.capabilities.counts_in_store else nullcontext():
             locks.backend.set_depth(other, grant.token, 2)
         with pytest.raises(LockLost):
             locks.backend.release(other, grant.token)
-        assert self.held(locks, name) == before
+        assert self.held(locks, holder.name) == before
         locks.backend.release(holder, grant.token)
         with pytest.raises(LockLost):
             locks.backend.release(holder, grant.token)
@@ -174,15 +187,10 @@ class Ends(ContractBase):
         assert acquire_and_release(locks, name, 5)
 
     @needs(lambda can: can.exclusion != "none")
-    def test_cancelled_task_leaves_no_trace(self, locks: LockStore, name: str) -> None:
-        self.cancel_task(locks, name)
-
-    @needs(lambda can: can.shared)
-    def test_cancelled_task_leaves_no_writer(self, locks: LockStore, name: str) -> None:
-        self.cancel_task(locks, name, WRITER)
-
-    def cancel_task(self, locks: LockStore, name: str, slots: int | None = None) -> None:
-        """Cancel a task that waits for the lock, which is then free for the next one."""
+    @each_lock(None, WRITER)
+    def test_cancelled_task_leaves_no_trace(
+        self, locks: LockStore, name: str, slots: int | None
+    ) -> None:
         lock = lock_for(locks, name, slots, timeout=WAIT_TIMEOUT)
 
         async def enter() -> None:

@@ -18,7 +18,14 @@ from locking.testing.calls import (
     until,
     within,
 )
-from locking.testing.contract_base import ContractBase, Open, claim_on, granted, needs
+from locking.testing.contract_base import (
+    ContractBase,
+    Open,
+    claim_on,
+    each_lock,
+    granted,
+    needs,
+)
 from locking.testing.driver import StoreDriver
 
 LONG = 3 * WAIT_TIMEOUT
@@ -64,20 +71,10 @@ class Faults(ContractBase):
         assert acquire_and_release(open_store(), f"{name}-other")
 
     @needs(lambda can: can.fencing, "restart")
+    @each_lock(None, 1, WRITER)
     def test_tokens_grow_through_a_restart(
-        self, driver: StoreDriver, open_store: Open, name: str
+        self, driver: StoreDriver, open_store: Open, name: str, slots: int | None
     ) -> None:
-        self.restart(driver, open_store, name, None)
-
-    @needs(lambda can: can.fencing and can.shared, "restart")
-    @pytest.mark.parametrize("slots", [1, WRITER])
-    def test_restart_grants_no_more_slots_than_there_are(
-        self, driver: StoreDriver, open_store: Open, name: str, slots: int
-    ) -> None:
-        self.restart(driver, open_store, name, slots)
-
-    def restart(self, driver: StoreDriver, open_store: Open, name: str, slots: int | None) -> None:
-        """Restart the store while the lock is held, and check the next grant."""
         locks = open_store()
         claim = claim_on(locks, name, slots, ttl=3 * self.TTL)
         grant = granted(locks, claim)
@@ -226,22 +223,11 @@ class Faults(ContractBase):
         until(lambda: not self.waiting(near, name), "the waiter leaving the queue")
 
     @needs(lambda can: can.session_bound, "end_session")
+    @each_lock(None, 1, WRITER)
     def test_end_of_the_session_is_the_loss_of_the_lock(
-        self, driver: StoreDriver, open_store: Open, name: str
-    ) -> None:
-        self.lose_session(driver, open_store, name, None)
-
-    @needs(lambda can: can.session_bound and can.shared, "end_session")
-    @pytest.mark.parametrize("slots", [1, WRITER])
-    def test_end_of_the_session_frees_its_slot(
-        self, driver: StoreDriver, open_store: Open, name: str, slots: int
-    ) -> None:
-        self.lose_session(driver, open_store, name, slots)
-
-    def lose_session(
         self, driver: StoreDriver, open_store: Open, name: str, slots: int | None
     ) -> None:
-        """End the session of a holder, which learns of it, and check its successor."""
+        """The holder learns of it, and the next one has a lock of its own."""
         locks, other, lost = open_store(), open_store(), threading.Event()
         lock = lock_for(locks, name, slots, on_lost=lambda lease: lost.set())
         assert lock.acquire(timeout=5)

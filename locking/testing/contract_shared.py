@@ -9,7 +9,7 @@ from locking.claims import READER, WRITER
 from locking.exceptions import LockLost, LockMisuse
 from locking.lease import LockStore
 from locking.testing.calls import WAIT_TIMEOUT, in_thread, lock_for, until
-from locking.testing.contract_base import Another, ContractBase, claim_on, granted, needs
+from locking.testing.contract_base import ContractBase, claim_on, granted, needs
 
 shared = needs(lambda can: can.shared)
 
@@ -45,17 +45,6 @@ class Shared(ContractBase):
             assert not self.passes(locks, name, READER)
             assert not self.passes(locks, name, WRITER)
 
-    @needs(lambda can: can.shared and can.exclusion == "machines")
-    def test_slots_of_a_killed_holder_are_free_again(
-        self, locks: LockStore, another: Another, name: str
-    ) -> None:
-        for slots in (1, WRITER):
-            other = another()
-            assert other.call("acquire", name, 5, self.TTL, slots)
-            assert not self.passes(locks, name, slots)
-            other.kill()
-            assert self.passes(locks, name, slots, WAIT_TIMEOUT)
-
     @needs(lambda can: can.shared and can.expires)
     def test_expired_holder_frees_its_slot_only(self, locks: LockStore, name: str) -> None:
         old, kept, new = (claim_on(locks, name, 2, ttl=ttl) for ttl in (0.3, 5, 30))
@@ -70,20 +59,6 @@ class Shared(ContractBase):
         assert not self.passes(locks, name, 2), "the extended slot was granted again"
         locks.backend.release(kept, second.token)
         locks.backend.release(new, third.token)
-
-    @shared
-    def test_other_claims_cannot_free_a_slot(self, locks: LockStore, name: str) -> None:
-        for slots in (1, READER, WRITER):
-            holder, other = (claim_on(locks, name, slots) for _ in range(2))
-            token = granted(locks, holder).token
-            with pytest.raises(LockLost):
-                locks.backend.extend(other, token, 60)
-            with pytest.raises(LockLost):
-                locks.backend.release(other, token)
-            assert not self.passes(locks, name, slots or WRITER)
-            locks.backend.release(holder, token)
-            with pytest.raises(LockLost):
-                locks.backend.release(holder, token)
 
     def queue(
         self, locks: LockStore, name: str, kinds: list[int], pool: ThreadPoolExecutor
