@@ -16,6 +16,7 @@ ROLLED_BACK = {1020, 1205, 1213, 3058}
 """Changed since the snapshot (innodb_snapshot_isolation), lock wait timeout, deadlock, deadlock of
 user-level locks."""
 CONNECTION_LOST = {0, 2006, 2013, 2014, 2026, 2055, 4031, 1053, 1927}
+NO_SUCH_SESSION = 1094
 POLL_SECONDS = 0.02
 """Pause between two attempts in the part of a second that MySQL cannot wait for."""
 
@@ -26,8 +27,8 @@ class MySQLSession(UserLockSession):
     sql = MySQL
     release_all = "DO RELEASE_ALL_LOCKS()"
     waits = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
-    holder = "SELECT IS_USED_LOCK(%(key)s)"
     kill_session = "KILL %(number)s"
+    kill_owner = "KILL IS_USED_LOCK(%(key)s)"
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         super().__init__(raw, errors, response_timeout)
@@ -61,6 +62,16 @@ class MySQLSession(UserLockSession):
                 return found
             claim.cancelled.wait(min(left, POLL_SECONDS))
             wait = 0
+
+    def kill_holder(self, name: str) -> bool:
+        """End the connection that has a user-level lock; return False if none has it."""
+        try:
+            self._run(self.kill_owner, {"key": name})
+        except self._errors as error:
+            if error.args[0] != NO_SUCH_SESSION:
+                raise self.translate(error) from error
+            return False
+        return True
 
     def translate(self, error: Exception) -> Exception:
         """Translate by number, see https://mariadb.com/kb/en/mariadb-error-code-reference/."""

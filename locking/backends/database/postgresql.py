@@ -77,8 +77,8 @@ class PostgreSQLSession(UserLockSession):
     sql = PostgreSQL
     release_all = "SELECT pg_advisory_unlock_all()"
     waits = f"SELECT {KEY} {LOCKS} AND NOT granted"
-    holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %(key)s"
     kill_session = "SELECT pg_terminate_backend(%(number)s)"
+    kill_owner = f"SELECT pg_terminate_backend(pid) {LOCKS} AND granted AND {KEY} = %(key)s"
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         if not hasattr(raw, "pgconn"):

@@ -156,10 +156,29 @@ class Rows(OnServer):
 class Sessions(OnServer):
     """A lock that ends with its holder's session."""
 
+    kill: bytes
+    """The statement that ends a session begins or goes on with this."""
+
     @pytest.fixture(autouse=True)
     def _does_not_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the end of a session be noticed at once or not at all."""
         monkeypatch.setattr("locking.backends.database.session_locks.WATCH_INTERVAL", 3600)
+
+    def test_break_that_arrives_late_spares_what_the_session_holds_next(
+        self, open_store: Open, name: str
+    ) -> None:
+        far, near = open_store(far=True), open_store()
+        late = self.database.proxies[0].hold_request(containing=self.kill)
+        with ThreadPoolExecutor(1) as pool:
+            with near.lock(name, timeout=5) as before:
+                session = near.backend.pinned[before.owner]  # type: ignore[attr-defined]
+                breaking = pool.submit(far.break_lock, name)
+                assert late.is_held.wait(WAIT_TIMEOUT)
+            with near.lock(f"{name}-next", timeout=5) as lease:
+                assert near.backend.pinned[lease.owner] is session  # type: ignore[attr-defined]
+                assert late.deliver()
+                assert not breaking.result(WAIT_TIMEOUT)
+                lease.extend(30)
 
     def test_lock_that_a_session_no_longer_has_is_lost(self, locks: LockStore, name: str) -> None:
         """After a kill, and after a proxy has swapped sessions, where the connection lives."""
