@@ -15,7 +15,6 @@ of the store need a `StoreDriver`; without it, some capabilities are declared bu
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -121,7 +120,7 @@ class Contract(Ends, Shared, Faults):
     @needs(lambda can: can.fair)
     @pytest.mark.parametrize("number", [8, 64])
     def test_fair_lock_is_granted_in_order(self, locks: LockStore, name: str, number: int) -> None:
-        assert served(locks, name, number, lambda: self.waiting(locks, name)) == [*range(number)]
+        assert self.served(locks, name, [None] * number) == [*range(number)]
 
     @needs(lambda can: can.fair and can.expires)
     def test_waiter_keeps_its_place_beyond_its_ttl(self, locks: LockStore, name: str) -> None:
@@ -166,18 +165,3 @@ class Contract(Ends, Shared, Faults):
                 assert acquire_and_release(locks, other, 0), other
         with locks.lock(odd[-1], timeout=5):
             assert odd[-1] in {held.name for held in locks.inspect()}
-
-
-def served(locks: LockStore, name: str, number: int, queued: Callable[[], int | None]) -> list[int]:
-    """Queue waiters one after the other; return the order in which they acquire the lock."""
-    order: list[int] = []
-
-    def wait(place: int) -> None:
-        with locks.lock(name, timeout=WAIT_TIMEOUT, ttl=60):
-            order.append(place)
-
-    with ThreadPoolExecutor(number) as pool, locks.lock(name, timeout=5, ttl=60):
-        for place in range(number):
-            pool.submit(wait, place)
-            until(partial(lambda size: queued() == size, place + 1), f"waiter {place} queueing")
-    return order

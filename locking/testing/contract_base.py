@@ -1,9 +1,11 @@
 """The fixtures of the contract."""
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -12,7 +14,7 @@ from locking.claims import Capabilities, Claim, Grant
 from locking.conf import backend_class
 from locking.handler import create
 from locking.lease import LockStore
-from locking.testing.calls import WAIT_TIMEOUT, lock_for
+from locking.testing.calls import WAIT_TIMEOUT, lock_for, until
 from locking.testing.driver import StoreDriver
 from locking.testing.process import OtherProcess
 
@@ -157,6 +159,34 @@ class ContractBase:
     def waiting(self, locks: LockStore, name: str) -> int | None:
         """Return the number of waiters for `name`; None if the store does not record it."""
         return next((held.waiters for held in locks.inspect() if held.name == name), 0)
+
+    def queue(
+        self, locks: LockStore, name: str, kinds: Sequence[int | None], pool: ThreadPoolExecutor
+    ) -> list[int]:
+        """Queue a waiter of each kind; return the list that gets their places when served."""
+        order: list[int] = []
+
+        def wait(place: int, slots: int | None) -> None:
+            with lock_for(locks, name, slots, timeout=WAIT_TIMEOUT, ttl=60):
+                order.append(place)
+
+        queued = claim_on(locks, name, kinds[0]).name
+        for place, slots in enumerate(kinds):
+            pool.submit(wait, place, slots)
+            until(
+                partial(lambda size: self.waiting(locks, queued) == size, place + 1),
+                f"waiter {place} queueing",
+            )
+        return order
+
+    def served(self, locks: LockStore, name: str, kinds: Sequence[int | None]) -> list[int]:
+        """Queue a waiter of each kind behind a holder; return them in the order of the grants."""
+        holder = claim_on(locks, name, kinds[0], ttl=60)
+        token = granted(locks, holder).token
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            order = self.queue(locks, name, kinds, pool)
+            locks.backend.release(holder, token)
+        return order
 
     def held(self, locks: LockStore, name: str) -> list[tuple[str, int | None]]:
         """Return the holders of a lock with their depths."""

@@ -1,14 +1,13 @@
 """The contract of semaphores and read-write locks, for backends that declare `shared`."""
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
 from locking.claims import READER, WRITER
 from locking.exceptions import LockLost, LockMisuse
 from locking.lease import LockStore
-from locking.testing.calls import WAIT_TIMEOUT, in_thread, lock_for, until
+from locking.testing.calls import WAIT_TIMEOUT, in_thread, until
 from locking.testing.contract_base import ContractBase, claim_on, granted, needs
 
 shared = needs(lambda can: can.shared)
@@ -60,34 +59,10 @@ class Shared(ContractBase):
         locks.backend.release(kept, second.token)
         locks.backend.release(new, third.token)
 
-    def queue(
-        self, locks: LockStore, name: str, kinds: list[int], pool: ThreadPoolExecutor
-    ) -> list[int]:
-        """Queue a waiter of each kind; return the list that gets their places when served."""
-        order: list[int] = []
-
-        def wait(place: int, slots: int) -> None:
-            with lock_for(locks, name, slots, timeout=WAIT_TIMEOUT):
-                order.append(place)
-
-        queued = claim_on(locks, name, kinds[0]).name
-        for place, slots in enumerate(kinds):
-            pool.submit(wait, place, slots)
-            until(
-                partial(lambda size: self.waiting(locks, queued) == size, place + 1),
-                f"waiter {place} queueing",
-            )
-        return order
-
     @shared
     @pytest.mark.parametrize("kinds", [[1] * 5, [WRITER, READER, WRITER]])
     def test_slot_is_granted_in_order(self, locks: LockStore, name: str, kinds: list[int]) -> None:
-        holder = claim_on(locks, name, kinds[0])
-        token = granted(locks, holder).token
-        with ThreadPoolExecutor(len(kinds)) as pool:
-            order = self.queue(locks, name, kinds, pool)
-            locks.backend.release(holder, token)
-        assert order == [*range(len(kinds))]
+        assert self.served(locks, name, kinds) == [*range(len(kinds))]
 
     @shared
     def test_waiting_writer_goes_before_later_readers(self, locks: LockStore, name: str) -> None:
