@@ -47,9 +47,16 @@ class Asked(NamedTuple):
     """Monotonic time before the request."""
     ticks: int
     """Redis's time at the reply."""
-    ask_again_at: float
-    """Monotonic time at which a waiter without a message asks again: the present grant has ended
-    by then, and the waiters before this one have asked."""
+    ends: float
+    """Monotonic time at which the present grant ends unless it is extended."""
+    place: int
+    """Number of waiters before it."""
+
+    @property
+    def ask_again_at(self) -> float:
+        """Monotonic time at which a waiter asks again without a message, after those before it."""
+        turn = RECHECK_DELAY + min(self.place * STAGGER, MAX_STAGGER)
+        return min(self.ends + turn, self.sent + MAX_SLEEP)
 
 
 class RedisRequests(Backend):
@@ -152,8 +159,7 @@ class RedisRequests(Backend):
                 raise
         elif not entry or claim.trace is not None:
             claim.holder = self.holder(claim, holder)
-        ask_again_at = ends + RECHECK_DELAY + min(place * STAGGER, MAX_STAGGER)
-        return connection, Asked(grant, sent, ticks, min(ask_again_at, sent + MAX_SLEEP))
+        return connection, Asked(grant, sent, ticks, ends, place)
 
     def ask(self, claim: Claim, entry: str) -> Asked:
         """Ask for the lock once, for a task."""
