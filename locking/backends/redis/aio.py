@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from asyncio import AbstractEventLoop
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -21,7 +20,6 @@ from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.requests import RedisRequests
 from locking.claims import Claim, Grant
 from locking.exceptions import LockUnavailable
-from locking.fork import after_fork_in_child
 
 MAX_REQUESTS = 16
 """Requests of waiting tasks in the helper thread's queue: one takes more memory than a waiter."""
@@ -43,33 +41,33 @@ class Waiter(asyncio.Event):
 
 
 class Inbox:
-    """The waiting tasks of an event loop, and the connection on which their grants arrive."""
+    """The tasks of an event loop that wait, and the connection on which their grants arrive."""
 
     def __init__(self, backend: RedisRequests) -> None:
-        self.channel = ""
+        self._channel = ""
         """The same for all connections, because the entries in Redis's queues name it."""
-        self._helper = backend.helper
-        self._pool = backend.pool
+        self._backend = backend
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
-        self.asking = asyncio.Semaphore(MAX_REQUESTS)
+        self._asking = asyncio.Semaphore(MAX_REQUESTS)
         self._connection: Connection | None = None
-        self.waiters: dict[str, Waiter] = {}
+        self._waiters: dict[str, Waiter] = {}
         """By owner of the claim."""
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Subscribe to the channel, unless it is subscribed."""
         async with self._opening:
             if self._connection is None:
-                self._pool.raise_if_open()
-                opening = self._helper.submit(partial(_subscribed, self._pool, self.channel))
+                self._backend.pool.raise_if_open()
+                subscribe = partial(_subscribed, self._backend.pool, self._channel)
+                opening = self._backend.helper.submit(subscribe)
                 try:
                     opened = await asyncio.shield(asyncio.wrap_future(opening))
                 except asyncio.CancelledError:
                     opening.add_done_callback(_close_opened)
                     raise
                 opened.set_nonblocking()
-                self._connection, self.channel = opened, opened.channel
+                self._connection, self._channel = opened, opened.channel
                 self._loop.add_reader(opened.fileno(), self._read, opened, opened.fileno())
 
     def _read(self, connection: Connection, fd: int) -> None:
@@ -81,14 +79,50 @@ class Inbox:
         except LockUnavailable:
             self._loop.remove_reader(fd)  # closed, the connection does not know it
             self._connection = None
-            for waiter in self.waiters.values():
+            for waiter in self._waiters.values():
                 waiter.set()  # to ask again, because a message may be lost
 
     def _deliver(self, message: str) -> None:
-        waiter = self.waiters.get(message.split(" ", 2)[2])
+        waiter = self._waiters.get(message.split(" ", 2)[2])
         if waiter is not None:  # else it has left
             waiter.message = message
             waiter.set()
+
+    async def acquire(self, claim: Claim, timeout: float) -> Grant | None:
+        """Acquire the lock, or wait until a release grants it to this claim."""
+        until = time.monotonic() + timeout
+        backend, entry = self._backend, ""
+        try:
+            if timeout <= 0 or not self._channel:  # most locks are free: needs no inbox
+                asked = await backend.helper.run(partial(backend.ask, claim, ""))
+                if asked.grant is not None or timeout <= 0:
+                    return asked.grant
+                await self._open()
+            entry = backend.entry(claim, self._channel)
+            return await self._wait(claim, entry, until)
+        except BaseException as error:
+            # Runs after the request that may still be running. Not awaited, so that another
+            # cancellation changes nothing.
+            backend.helper.submit(partial(backend.abandon, claim, entry, error))
+            raise
+
+    async def _wait(self, claim: Claim, entry: str, until: float) -> Grant | None:
+        backend = self._backend
+        waiter = self._waiters[claim.owner] = Waiter()
+        try:
+            while True:
+                await self._open()
+                async with self._asking:
+                    asked = await backend.helper.run(partial(backend.ask, claim, entry))
+                if asked.grant is not None:
+                    return asked.grant
+                message = await waiter.wait_until(min(until, asked.ask_again_at))
+                if message and (grant := backend.grant_of_message(claim, message, asked)):
+                    return grant
+                if time.monotonic() >= until:  # also if it was woken for two reasons at once
+                    return await backend.helper.run(partial(backend.leave, claim, entry))
+        finally:
+            del self._waiters[claim.owner]
 
     def close(self) -> None:
         """Close the connection; waiters open another one."""
@@ -96,7 +130,7 @@ class Inbox:
         if connection is not None:
             self._loop.remove_reader(connection.fileno())
             connection.close()
-        for waiter in self.waiters.values():
+        for waiter in self._waiters.values():
             with suppress(RuntimeError):  # its task was left in an event loop that is closed
                 waiter.set()
 
@@ -110,71 +144,3 @@ def _subscribed(pool: ConnectionPool, channel: str) -> Connection:
 def _close_opened(opening: Future[Connection]) -> None:
     if opening.exception() is None:
         opening.result().close()
-
-
-class AsyncRedis:
-    """The waits of tasks for the locks of a Redis backend."""
-
-    def __init__(self, backend: RedisRequests) -> None:
-        self._backend = backend
-        self.inboxes: dict[AbstractEventLoop, Inbox] = {}
-        """By event loop, until another loop starts after its end."""
-        after_fork_in_child(self.reset)
-
-    def reset(self) -> None:
-        """Forget the parent's connections in a forked child; the pool abandons them."""
-        self.inboxes = {}
-
-    def close(self) -> None:
-        """Close the connections of all event loops."""
-        for loop, inbox in list(self.inboxes.items()):
-            if loop.is_running():
-                loop.call_soon_threadsafe(inbox.close)
-            else:
-                inbox.close()
-
-    def _inbox(self) -> Inbox:
-        loop = asyncio.get_running_loop()
-        inbox = self.inboxes.get(loop)
-        if inbox is None:
-            for ended in [known for known in list(self.inboxes) if known.is_closed()]:
-                if left := self.inboxes.pop(ended, None):  # another thread may do the same
-                    left.close()
-            inbox = self.inboxes[loop] = Inbox(self._backend)
-        return inbox
-
-    async def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        """Acquire the lock, or wait until a release grants it to this claim."""
-        until = time.monotonic() + timeout
-        backend, inbox, entry = self._backend, self._inbox(), ""
-        try:
-            if timeout <= 0 or not inbox.channel:  # most locks are free: needs no inbox
-                asked = await backend.helper.run(partial(backend.ask, claim, ""))
-                if asked.grant is not None or timeout <= 0:
-                    return asked.grant
-                await inbox.open()
-            entry = backend.entry(claim, inbox.channel)
-            return await self._wait(inbox, claim, entry, until)
-        except BaseException as error:
-            # Runs after the request that may still be running. Not awaited, so that another
-            # cancellation changes nothing.
-            backend.helper.submit(partial(backend.abandon, claim, entry, error))
-            raise
-
-    async def _wait(self, inbox: Inbox, claim: Claim, entry: str, until: float) -> Grant | None:
-        backend = self._backend
-        waiter = inbox.waiters[claim.owner] = Waiter()
-        try:
-            while True:
-                await inbox.open()
-                async with inbox.asking:
-                    asked = await backend.helper.run(partial(backend.ask, claim, entry))
-                if asked.grant is not None:
-                    return asked.grant
-                message = await waiter.wait_until(min(until, asked.ask_again_at))
-                if message and (grant := backend.grant_of_message(claim, message, asked)):
-                    return grant
-                if time.monotonic() >= until:  # also if it was woken for two reasons at once
-                    return await backend.helper.run(partial(backend.leave, claim, entry))
-        finally:
-            del inbox.waiters[claim.owner]

@@ -12,13 +12,15 @@ are then possible, and the fencing token tells the guarded row which one is stal
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from asyncio import AbstractEventLoop
 from typing import Any
 
 from django.utils.translation import gettext_noop
 
-from locking.backends.redis.aio import AsyncRedis
+from locking.backends.redis.aio import Inbox
 from locking.backends.redis.connection import Connection, Disconnected, milliseconds
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.requests import RedisRequests
@@ -60,12 +62,21 @@ class RedisBackend(RedisRequests):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        self._aio = AsyncRedis(self)
+        self._inboxes: dict[AbstractEventLoop, Inbox] = {}
+        """By event loop, until another loop starts after its end."""
 
     def close(self) -> None:
         """Close the idle connections, and those of event loops."""
-        self._aio.close()
+        for loop, inbox in list(self._inboxes.items()):
+            if loop.is_running():
+                loop.call_soon_threadsafe(inbox.close)
+            else:
+                inbox.close()
         self.pool.close()
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's event loops in a forked child; the pool abandons connections."""
+        self._inboxes = {}
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock, or join the queue and sleep until a release grants it to this claim."""
@@ -123,7 +134,17 @@ class RedisBackend(RedisRequests):
         """Acquire the lock for a task. Of a Cluster, one task of a name waits in a thread."""
         if self._is_cluster:
             return await super().aacquire(claim, timeout)
-        return await self._aio.acquire(claim, timeout)
+        return await self._inbox().acquire(claim, timeout)
+
+    def _inbox(self) -> Inbox:
+        loop = asyncio.get_running_loop()
+        inbox = self._inboxes.get(loop)
+        if inbox is None:
+            for ended in [known for known in list(self._inboxes) if known.is_closed()]:
+                if left := self._inboxes.pop(ended, None):  # another thread may do the same
+                    left.close()
+            inbox = self._inboxes[loop] = Inbox(self)
+        return inbox
 
     def _withdraw(
         self, pool: ConnectionPool, claim: Claim, connection: Connection, entry: str
