@@ -9,7 +9,6 @@ from django.conf import settings
 from loadtest.load.shop_worker import ShopWorker
 from shop.models import Sale
 
-PATIENCE = 30.0
 TTL = 1.0
 """Seconds of its leases and of its ZooKeeper session, which cannot be shorter here."""
 
@@ -26,11 +25,9 @@ class LateBuyer(ShopWorker):
         self._locks["zookeeper"]["OPTIONS"] = {"SESSION_TIMEOUT": TTL}
         self.locks()
 
-    def buy(
-        self, sale: Sale, customer: int, *, fault: str = "", patience: float = PATIENCE
-    ) -> None:
-        """Buy a unit; try again for `patience` seconds while the shop is overloaded."""
-        self.start("buy", sale=sale.pk, user=customer, fault=fault, patience=patience)
+    def buy(self, sale: Sale, customer: int, *, fault: str = "") -> None:
+        """Buy a unit; try again for some seconds while the shop is overloaded."""
+        self.start("buy", sale=sale.pk, user=customer, fault=fault, patience=30.0)
 
     def locks(self, **changes: dict[str, Any]) -> None:
         for alias, change in changes.items():

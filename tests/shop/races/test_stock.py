@@ -17,7 +17,7 @@ from shop.models import Sale
 from shop.purchase import admission, tokens
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.races.race_worker import TTL, a_form, at_once, outcomes
+from tests.shop.races.race_worker import a_form, at_once, outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -101,18 +101,3 @@ def test_change_by_another_process_is_seen_in_time(what, seconds) -> None:
 
     until(has_learned)
     assert last - changed <= seconds
-
-
-@pytest.mark.faults(row=3)
-@pytest.mark.parametrize("backend", ["database", "redis"])
-def test_waiters_are_served_after_a_killed_holders_lease(processes, backend) -> None:
-    put_in_force(backend, "naive")
-    sale = a_sale(stock=2)
-    victim, other = processes(2)
-    victim.run_until("stock.read", a_form(sale))
-    victim.kill()
-    results = other.run(a_form(sale), a_form(sale))
-    assert outcomes(*results) == {"order": 2}
-    assert max(result["seconds"] for result in results) < TTL + 10, "on a loaded machine"
-    audit = audit_sale(sale=sale)
-    assert (audit.ok, audit.available, audit.held) == (True, 0, 2)

@@ -1,10 +1,9 @@
-"""The backend switched while real processes buy (row 25 of the fault suite)."""
+"""The backend switched while real processes buy (row 25 of the fault suite).
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+The scenarios "forced-switch" and "switch-under-load" switch it while one holder has read the stock.
+"""
 
 import pytest
-from django.db import connections
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -14,58 +13,9 @@ from locking.models import LockPolicyChange
 from shop.models import Sale
 from tests.fault_rows import audit_sale
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form
+from tests.shop.races.race_worker import RaceWorker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
-
-
-@pytest.fixture
-def switching() -> Iterator[object]:
-    """Switch in another thread, and return its future."""
-    with ThreadPoolExecutor(1) as pool:
-
-        def work(**wish):
-            try:
-                return policy.switch(**wish)
-            finally:
-                connections.close_all()
-
-        yield lambda **wish: pool.submit(work, **wish)
-
-
-@pytest.mark.faults(row=25, xf=True, fired="switched")
-@pytest.mark.parametrize(
-    ("old", "new", "strategy", "force", "oversold"),
-    [
-        # The control: what force gives up, and the fence gives back.
-        ("redis", "database", "naive", True, 1),
-        ("redis", "database", "naive", False, 0),
-        ("redis", "database", "fenced", True, 0),
-        ("database", "redis", "conditional", True, 0),
-    ],
-)
-def test_switch_with_a_holder_between_read_and_write(
-    processes, switching, old, new, strategy, force, oversold
-) -> None:
-    put_in_force(old, strategy)
-    sale = a_sale(stock=1)
-    first, second = processes(2)
-    first.run_until("stock.read", a_form(sale))
-    done = switching(backend=new, force=force)
-    if force:
-        done.result(TIMEOUT)
-        assert "order" in second.run(a_form(sale))[0]
-    else:
-        until(lambda: policy.current(0).draining, "the drain beginning")
-        second.start(a_form(sale))
-        assert second.is_silent(policy.MAX_AGE + 0.2)
-    (told,) = first.finish()
-    assert ("order" in told) is (not force or bool(oversold))
-    if not force:
-        assert second.results()[0]["error"] == "SoldOut"
-        assert done.result(TIMEOUT).backend == new
-    audit = audit_sale(sale=sale)
-    assert (audit.oversold, audit.ok) == (oversold, not oversold)
 
 
 def start_a_crowd(crowd: list[RaceWorker]) -> Sale:
