@@ -1,4 +1,4 @@
-"""The metrics port and the heartbeat file of workers and consumers, on real processes."""
+"""Workers and consumers as real processes: their metrics, their heartbeat and their end."""
 
 import os
 import signal
@@ -15,6 +15,9 @@ from ruamel.yaml import YAML
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
 from devservers.process import is_stopped
+from shop.models import Order
+from tests.shop.making import put_in_force
+from tests.shop.queued import a_queued_sale, ask, assert_sound
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -23,6 +26,7 @@ COMMANDS = {
     "worker": ["-m", "celery", "-A", "shop", "worker", "--concurrency", "1"],
     "consumer": ["manage.py", "consume_orders"],
 }
+NO_BROKER = {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0"}
 TIMEOUT = 120.0
 
 
@@ -37,6 +41,7 @@ def process(request, database_url, tmp_path) -> Iterator[tuple[subprocess.Popen[
         "HEARTBEAT_FILE": str(tmp_path / "heartbeat"),
         "METRICS_PORT": str(port),
         "PROMETHEUS_MULTIPROC_DIR": str(metrics),
+        **(NO_BROKER if request.param == "consumer" else {}),
     }
     command = [sys.executable, *COMMANDS[request.param]]
     with (tmp_path / "log").open("w") as log:
@@ -71,3 +76,16 @@ def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(proce
     assert is_healthy()
     with urlopen(f"http://{HOST}:{environ['METRICS_PORT']}/metrics", timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("process", ["consumer"], indirect=True)
+def test_consumer_writes_orders_and_ends(process) -> None:
+    put_in_force("redis")
+    sale = a_queued_sale()
+    ask(sale)
+    running, _ = process
+    until(lambda: Order.objects.exists(), "the order", TIMEOUT)
+    running.terminate()
+    assert running.wait(30) == 0
+    assert_sound(sale, held=1, left=9)
