@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from unittest.mock import Mock
@@ -16,13 +15,14 @@ from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.purchase import admission
-from tests.waiting_room.room_worker import RoomWorker
+from tests.shop.races.conftest import processes
+from tests.shop.races.race_worker import RaceWorker
 from tests.waiting_room.rooms import a_room
 from waiting_room import lottery, service, store
 from waiting_room.models import Room
 from waiting_room.service import join, place_of, record_of, status_of
-from waiting_room.tickets import root_of, shuffle, ticket_of
 
+__all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 
@@ -110,22 +110,20 @@ def test_empty_lottery_admits_those_who_come_later() -> None:
 
 
 @pytest.fixture
-def drawing(database_url: str) -> Iterator[tuple[Room, RoomWorker]]:
+def drawing(processes) -> tuple[Room, RaceWorker]:
     """A lottery of 50 and another process, which is about to put the order in force."""
     room = a_lottery(50)
     open_sale(room)
     store.visit(room=room, sale=room.sale)
-    with RoomWorker(database_url) as worker:
-        worker.send("draw", room=room.pk, cutoff=50, stop_at="room.root_fixed")
-        assert worker.receive() == {"reached": "room.root_fixed"}
-        yield room, worker
+    (worker,) = processes(1)
+    worker.run_until("room.root_fixed", {"do": "draw", "room": room.pk, "cutoff": 50})
+    return room, worker
 
 
 def test_two_processes_draw_once(drawing) -> None:
     room, other = drawing
     drawn = lottery.draw(room=room, cutoff=50)
-    other.write_line("")
-    assert {drawn, other.receive()["drawn"]} == {False, True}
+    assert {drawn, other.finish()[0]["drawn"]} == {False, True}
     assert positions_follow_the_record(room)
 
 
@@ -156,15 +154,3 @@ def positions_follow_the_record(room: Room) -> bool:
     positions = positions_in(record)
     places = [place_of(sale=room.sale, customer_id=one) for one in range(1, len(positions) + 1)]
     return {place.ticket: place.position for place in places} == positions
-
-
-def test_shuffle_depends_on_every_input() -> None:
-    tickets = [ticket_of(key="key", customer_id=one) for one in range(100)]
-    root = root_of(tickets)
-    order = shuffle(tickets, seed="a", root=root)
-    assert sorted(order) == sorted(tickets)
-    assert order != sorted(tickets)
-    assert order == shuffle(reversed(tickets), seed="a", root=root_of(reversed(tickets)))
-    assert order != shuffle(tickets, seed="b", root=root)
-    assert root_of(tickets[1:]) != root
-    assert ticket_of(key="other", customer_id=1) != tickets[1]

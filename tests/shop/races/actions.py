@@ -26,6 +26,8 @@ from shop.reservations import consumer, reconciliation
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import fresh
+from waiting_room import lottery
+from waiting_room.models import Room
 
 T = TypeVar("T")
 RETRY_SECONDS = 20.0
@@ -149,3 +151,8 @@ def sit_on_the_row(*, sale: int) -> dict[str, Any]:
         Stock.objects.filter(sale=sale).update(quantity=F("quantity"))
         reach("row.held")
     return {"ok": "gone"}
+
+
+def draw(*, room: int, cutoff: int) -> dict[str, Any]:
+    """Draw the lottery of a waiting room."""
+    return {"drawn": lottery.draw(room=Room.objects.get(pk=room), cutoff=cutoff)}
