@@ -4,14 +4,11 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from django.db import connection
 from playwright.sync_api import expect
 
 from loadtest.load.http import traffic
-from locking import lock
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock
 from shop.models import Sale
@@ -25,36 +22,12 @@ from tests.browser.conftest import (
     problems,
 )
 from tests.shop.making import put_in_force
+from tests.shop.staff import held
 
 
 @pytest.fixture(autouse=True)
 def stores(settings, redis_five, zookeeper):
     """All of them are up."""
-
-
-@contextmanager
-def held(name: str, waiters: int = 0) -> Iterator[None]:
-    """Hold a lock, with other threads waiting for it."""
-    go, has = threading.Event(), threading.Event()
-
-    def hold(first: bool) -> None:
-        with lock(name, timeout=60):
-            if first:
-                has.set()
-                go.wait(60)
-        connection.close()
-
-    threads = [threading.Thread(target=hold, args=[first]) for first in [True, *[False] * waiters]]
-    threads[0].start()
-    assert has.wait(20)
-    for thread in threads[1:]:
-        thread.start()
-    try:
-        yield
-    finally:
-        go.set()
-        for thread in threads:
-            thread.join(60)
 
 
 def test_lock_table_updates(people):

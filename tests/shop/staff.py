@@ -1,6 +1,8 @@
 """Lock backends, staff and lock holders for the tests of the operations page."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from django.core.cache import cache
@@ -41,28 +43,32 @@ def backend_in_force() -> str:
     return LockPolicy.objects.get(pk=1).backend
 
 
-@pytest.fixture
-def holder():
-    """`holder(name)` holds a lock in a thread of its own until the test ends, or it is let go."""
-    ended: list[tuple[threading.Event, threading.Thread]] = []
+@contextmanager
+def held(name: str, alias: str = "", *, waiters: int = 0) -> Iterator[threading.Event]:
+    """Hold a lock until the end or the event, while other threads wait for it."""
+    go, has = threading.Event(), threading.Event()
 
-    def hold(name: str, alias: str = "") -> threading.Event:
-        go, has = threading.Event(), threading.Event()
+    def hold() -> None:
+        with locks[alias].lock(name) if alias else lock(name, timeout=60):
+            has.set()
+            go.wait(60)
+        connection.close()
 
-        def run() -> None:
-            guard = locks[alias].lock(name) if alias else lock(name)
-            with guard:
-                has.set()
-                go.wait(60)
-            connection.close()
-
-        thread = threading.Thread(target=run)
+    threads = [threading.Thread(target=hold) for _ in range(1 + waiters)]
+    threads[0].start()
+    assert has.wait(30)
+    for thread in threads[1:]:
         thread.start()
-        ended.append((go, thread))
-        assert has.wait(30)
-        return go
-
-    yield hold
-    for go, thread in ended:
+    try:
+        yield go
+    finally:
         go.set()
-        thread.join(20)
+        for thread in threads:
+            thread.join(60)
+
+
+@pytest.fixture
+def holder() -> Iterator[Callable[..., threading.Event]]:
+    """`holder(name)` holds a lock until the test ends, or it is let go."""
+    with ExitStack() as stack:
+        yield lambda *of: stack.enter_context(held(*of))
