@@ -1,9 +1,9 @@
-"""Pay and cancel count once for each key, with equal responses."""
+"""Pay and cancel count once for each key, with equal responses.
 
-from unittest.mock import patch
+tests/locking/test_idempotency.py has the faults of an attempt, and all keys that are refused.
+"""
 
 import pytest
-from django.db import OperationalError
 from django.http import HttpResponse
 from django.test import Client
 
@@ -11,7 +11,6 @@ from locking import locks
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from shop.orders import service as orders
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy
@@ -90,18 +89,6 @@ def test_undecided_response_is_not_stored(guard, order) -> None:
     assert send(client, order, "cancel", "my-own-key").text.count("my-own-key") == 1
     assert not IdempotencyKey.objects.exists()
     assert send(client, order, "cancel", **JSON).json()["status"] == "cancelled"
-
-
-def test_step_is_found_after_a_lost_commit_reply(order) -> None:
-    client = browser(order)
-    commit = orders.commit
-
-    def lose_the_reply(statements) -> None:
-        commit(statements)
-        raise OperationalError("gone away")
-
-    with patch.object(orders, "commit", lose_the_reply):
-        assert send(client, order, "pay", **JSON).json()["status"] == "paid"
 
 
 def test_paying_needs_no_lock_service(settings, order) -> None:

@@ -68,6 +68,7 @@ def test_choices_combine():
 
 
 UNKNOWN = "show=nonsense price=-1 sort=name;drop show=live%00 sort=Price sort=" + "9" * 500
+MALFORMED = "q=%00 q=%ff q=%25_ show=%ff"
 
 
 def test_unknown_choices_are_ignored():
@@ -75,6 +76,8 @@ def test_unknown_choices_are_ignored():
         response = Client().get(f"/products/?{query}")
         assert (response.status_code, found(query)) == (200, "abcde"), query
         assert "selected" not in response.text.split('<form class="filter">')[1].split("</form>")[0]
+    for query in MALFORMED.split():
+        assert Client().get(f"/products/?{query}").status_code == 200, query
 
 
 def test_page_shows_the_choices_and_the_number_found():

@@ -3,7 +3,6 @@
 Purchases are in `test_bad_purchases.py`.
 """
 
-import json
 from io import BytesIO
 from wsgiref.util import setup_testing_defaults
 
@@ -11,10 +10,9 @@ import pytest
 
 from shop.models import Order
 from shop.wsgi import application
-from tests.shop.making import a_customer, a_sale, buy
+from tests.shop.making import a_customer, buy
 from tests.shop.web.bad_input import (
     JSON,
-    KEYS,
     client_of,
     everything,
     no_traceback,
@@ -96,12 +94,6 @@ def test_early_refusal_is_in_the_language_of_its_request(li, sale):
         assert title in refused.text
 
 
-def test_malformed_search_is_answered(li):
-    a_sale()
-    for query in ("q=%00", "q=%ff", "q=%25_", "page=x", f"page={'9' * 5000}"):
-        assert client_of(li).get(f"/products/?{query}").status_code == 200, query
-
-
 @pytest.mark.parametrize("accept", ["text/html", JSON])
 def test_foreign_order_looks_like_a_missing_one(li, sale, accept):
     buy(client_of(li), sale)
@@ -126,29 +118,15 @@ def _without_secret(page: str, number: str) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["pay/", "cancel/"])
-def test_bad_key_of_an_order_change_is_refused(verb, li, sale):
+def test_order_change_takes_one_good_key_or_none(verb, li, sale):
+    """tests/locking/test_idempotency.py has all bad keys."""
     client = client_of(li)
     buy(client, sale)
     path = Order.objects.get().get_absolute_url() + verb
     before = everything()
-    for key in KEYS:
-        as_json = client.post(path, json.dumps({"idempotency_key": key}), content_type=JSON)
-        assert as_json.status_code == 400, ascii(key)
-        if isinstance(key, str) and key != "\ud800":
-            assert client.post(path, {"idempotency_key": key}).status_code == 400, ascii(key)
-    assert client.post(path, {"idempotency_key": ["a", "a"]}).status_code == 400
-    two = client.post(path, {"idempotency_key": "a"}, headers={"Idempotency-Key": "b"})
-    assert two.status_code == 400
+    for key in ("", "x" * 256, ["a", "a"]):
+        assert client.post(path, {"idempotency_key": key}).status_code == 400, key
+    assert client.post(path, {"idempotency_key": 7}, content_type=JSON).status_code == 400
     assert client.post(path, b"x", content_type="text/plain").status_code == 415
     assert everything() == before
-
-
-@pytest.mark.parametrize("verb", ["pay/", "cancel/"])
-def test_order_change_without_key_happens_once(verb, li, sale):
-    client = client_of(li)
-    buy(client, sale)
-    path = Order.objects.get().get_absolute_url() + verb
-    assert client.post(path).status_code == 303
-    before = everything()
-    assert client.post(path).status_code == 409
-    assert everything() == before
+    assert [client.post(path).status_code for _ in range(2)] == [303, 409]
