@@ -7,6 +7,7 @@ from decimal import Decimal
 from html import unescape
 from typing import Any
 
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
 
@@ -58,6 +59,14 @@ def signed_in(user: User | None = None, **options: Any) -> Client:
     client = Client(**options)
     client.force_login(user or a_customer())
     return client
+
+
+def staff_with(*permissions: str) -> Client:
+    """Return the browser of staff with these permissions alone."""
+    name = "-".join(permissions)[:150] or "none"
+    user = User.objects.create(username=name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return signed_in(user)
 
 
 def buy(client: Client, sale: Sale, quantity: object = 1, key: str = "k") -> Any:

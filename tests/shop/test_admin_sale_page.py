@@ -6,7 +6,6 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -20,7 +19,7 @@ from shop.orders.addresses import save_address
 from shop.orders.service import cancel_order, pay_order
 from shop.payments.service import start_payment
 from tests.shop.admin_pages import messages
-from tests.shop.making import ADDRESS, a_sale, fresh, signed_in
+from tests.shop.making import ADDRESS, a_sale, fresh, staff_with
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -46,12 +45,6 @@ def page_of(sale: Sale, part: str = "change/") -> str:
     return f"/admin/shop/sale/{sale.pk}/{part}"
 
 
-def staff(*permissions: str) -> Client:
-    user = User.objects.create(username="-".join(permissions)[:50] or "none", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    return signed_in(user)
-
-
 def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
     late = start_payment(order=Order.objects.get(customer__username="d"))
     Payment.objects.filter(pk=late.pk).update(status=Payment.Status.REFUNDED)
@@ -68,7 +61,7 @@ def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
         assert text in page, text
     numbers = Order.objects.order_by("-pk").values_list("number", flat=True)
     assert re.findall(r'/change/">(\w{16})</a>', page) == list(numbers)
-    assert numbers[0] not in staff("view_sale").get(page_of(sold_out)).text
+    assert numbers[0] not in staff_with("view_sale").get(page_of(sold_out)).text
 
 
 def test_units_that_staff_remove_are_not_sold() -> None:
@@ -186,15 +179,15 @@ def test_packing_list_has_paid_orders_and_marks_what_it_shows(amy, sold_out) -> 
 def test_personal_data_needs_permissions(sold_out) -> None:
     orders = ("view_sale", "view_order", "view_deliveryaddress")
     for client, seen, shipped in (
-        (staff(), 403, 403),
-        (staff("view_sale", "view_order"), 403, 403),
-        (staff(*orders), 200, 403),
-        (staff(*orders, "change_deliveryaddress"), 200, 302),
+        (staff_with(), 403, 403),
+        (staff_with("view_sale", "view_order"), 403, 403),
+        (staff_with(*orders), 200, 403),
+        (staff_with(*orders, "change_deliveryaddress"), 200, 302),
     ):
         assert client.get(page_of(sold_out, "orders.csv")).status_code == seen
         assert client.get(page_of(sold_out, "packing/")).status_code == seen
         assert client.post(page_of(sold_out, "packing/")).status_code == shipped
-    page = staff("view_sale").get(page_of(sold_out)).text
+    page = staff_with("view_sale").get(page_of(sold_out)).text
     assert "Sold out after" in page
     assert "orders.csv" not in page
     assert "Add stock" not in page
@@ -203,5 +196,5 @@ def test_personal_data_needs_permissions(sold_out) -> None:
 def test_links_to_the_waiting_room_need_permissions() -> None:
     sale = a_sale(opens_in=60)
     link = f"/admin/waiting_room/room/add/?sale={sale.pk}"
-    assert link in staff("view_sale", "add_room").get(page_of(sale)).text
-    assert link not in staff("view_sale").get(page_of(sale)).text
+    assert link in staff_with("view_sale", "add_room").get(page_of(sale)).text
+    assert link not in staff_with("view_sale").get(page_of(sale)).text

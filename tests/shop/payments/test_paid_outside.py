@@ -12,8 +12,8 @@ from shop.errors import InvalidTransition
 from shop.models import Order, Payment, Sale
 from shop.orders.service import cancel_order
 from shop.payments.service import mark_paid, refund_payments
-from tests.shop.making import a_sale, signed_in
-from tests.shop.payments.test_refunds import count, staff_with
+from tests.shop.making import a_sale, signed_in, staff_with
+from tests.shop.payments.test_refunds import count
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]

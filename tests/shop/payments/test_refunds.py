@@ -4,9 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.contrib.auth.models import Permission
 from django.db import connections
-from django.test import Client
 from django.utils import timezone
 
 from loadtest.web.gateway import pay_at_once
@@ -17,7 +15,7 @@ from shop.models import Order, Payment, Sale, User
 from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order, pay_order
 from shop.payments.service import UnitsShipped, refund_order, refund_payments
-from tests.shop.making import ADDRESS, a_sale, signed_in
+from tests.shop.making import ADDRESS, a_sale, signed_in, staff_with
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume
 
@@ -178,19 +176,6 @@ def test_customer_returns_a_paid_order_once(sale, order, li) -> None:
     assert "This order was cancelled" in page
     assert "We are refunding" in page
     assert url not in page
-
-
-def test_unpaid_order_is_not_returned(sale, li) -> None:
-    order = buy(sale, customer=li).order
-    url = f"{order.get_absolute_url()}refund/"
-    assert signed_in(li).post(url, {"idempotency_key": "k"}).status_code == 409
-    assert Order.objects.get().status == "pending"
-
-
-def staff_with(*names: str) -> Client:
-    user = User.objects.create(username="-".join(names), is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=names))
-    return signed_in(user)
 
 
 def test_staff_need_the_permission_and_the_number(order) -> None:
