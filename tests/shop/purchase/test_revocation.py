@@ -73,15 +73,6 @@ def test_token_ends_with_its_session_and_account(end, li):
     assert not Order.objects.exists()
 
 
-def test_sign_out_ends_the_tokens_of_one_session(li):
-    sale, other = a_sale(), Browser(li.user)
-    forms = [browser.form(sale) for browser in (li, other)]
-    sign_out(li)
-    tokens.clear()
-    assert send(li, sale, forms[0]) == 401
-    assert send(other, sale, forms[1]) == 201
-
-
 def save_the_profile(browser: Browser) -> None:
     form = {"first_name": "Li", "last_name": "", "email": browser.user.email}
     page = client_of(browser).post("/accounts/profile/", form)
@@ -92,6 +83,7 @@ KEEPS: dict[str, Callable[[Browser], object]] = {
     "profile": save_the_profile,
     "all fields": lambda of: save(of, email="li@example.com"),
     "sign-in": lambda of: save(of, "last_login"),
+    "sign-out elsewhere": lambda of: sign_out(Browser(of.user)),
     "another customer": lambda of: save(Browser(), password=make_password(PASSWORD)),
 }
 

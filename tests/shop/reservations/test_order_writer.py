@@ -115,31 +115,21 @@ def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> No
     assert_sound(sale, held=1, left=0)
 
 
-def test_held_lock_delays_no_other_sale(monkeypatch) -> None:
-    monkeypatch.setattr(order_writer, "BATCH_LOCK_TIMEOUT", 0.05)
-    stuck, free = a_queued_sale(), a_queued_sale()
-    both = [ask(stuck), ask(free)]
-    with held_by_another(locks["process"], lock_name(stuck.pk)):
-        consumer.Consumer(threading.Event()).round()
-        assert [status(one) for one in both] == ["waiting", "won"]
-    consume()
-    assert status(both[0]) == "won"
-
-
 @pytest.mark.django_db(transaction=True)
-def test_consumer_is_alive_while_it_waits_for_the_locks_of_several_sales(monkeypatch) -> None:
-    """Each wait takes up to five seconds; its health check allows fifteen without a sign."""
+def test_held_locks_delay_no_other_sale(monkeypatch) -> None:
+    """Each wait takes up to five seconds; a health check allows fifteen without a sign of life."""
     monkeypatch.setattr(order_writer, "BATCH_LOCK_TIMEOUT", 0.05)
-    sales = [a_queued_sale() for _ in range(3)]
-    for sale in sales:
-        ask(sale)
-    beats: list[None] = []
+    *stuck, _free = sales = [a_queued_sale() for _ in range(4)]
+    queued, beats = [ask(sale) for sale in sales], list[None]()
     monkeypatch.setattr(metrics, "beat", lambda: beats.append(None))
     with ExitStack() as held:
-        for sale in sales:
+        for sale in stuck:
             held.enter_context(held_by_another(locks["process"], lock_name(sale.pk)))
         consumer.Consumer(threading.Event()).round()
-    assert len(beats) == 3
+        assert [status(one) for one in queued] == [*["waiting"] * 3, "won"]
+    assert len(beats) == len(sales)
+    consume()
+    assert {status(one) for one in queued} == {"won"}
 
 
 @pytest.mark.only("mysql")
