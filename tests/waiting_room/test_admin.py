@@ -39,20 +39,15 @@ def test_room_is_created_for_a_sale_that_has_not_ended(amy: Client) -> None:
     assert service.status_of(sale=sale).state == "before"
 
 
-def test_list_shows_who_waits(amy: Client) -> None:
-    room = a_room(opens_in=60)
+def test_list_and_page_show_who_waits(amy: Client) -> None:
+    room = a_room(opens_in=60, inlet=6)
     for _ in range(3):
         service.join(sale=room.sale, customer_id=a_customer().pk)
     page = amy.get(LIST).content.decode()
     assert "3 / 0 / 3" in page
     assert "before the opening" in page
-
-
-def test_page_of_a_room_shows_its_state_and_its_inlet(amy: Client) -> None:
-    room = a_room(opens_in=60, inlet=6)
-    service.join(sale=room.sale, customer_id=a_customer().pk)
     page = " ".join(amy.get(f"{LIST}{room.pk}/change/").text.split())
-    for name, value in (("state", "before the opening"), ("people", "1 / 0 / 1")):
+    for name, value in (("state", "before the opening"), ("people", "3 / 0 / 3")):
         assert re.search(f'field-{name}">.*?<div class="readonly">{value}</div>', page)
     assert re.search('People admitted per minute:</label> <div class="readonly">6</div>', page)
 

@@ -39,18 +39,6 @@ def status(room: Room) -> service.RoomStatus:
     return service.status_of(sale=room.sale)
 
 
-def test_place_is_kept() -> None:
-    sale = a_room(opens_in=60).sale
-    first, second = a_customer().pk, a_customer().pk
-    assert place_of(sale=sale, customer_id=first) is None
-    place = join(sale=sale, customer_id=first)
-    assert join(sale=sale, customer_id=second).position == 2
-    assert join(sale=sale, customer_id=first) == place == place_of(sale=sale, customer_id=first)
-    assert (place.position, place.admitted, len(place.ticket)) == (1, False, 16)
-    seen = service.status_of(sale=sale)
-    assert (seen.state, seen.joined, seen.serving, seen.poll) == ("before", 2, 0, 1)
-
-
 def test_people_are_admitted_although_no_one_looks() -> None:
     room, people = a_room(opens_in=600, inlet=600), [1, 2, 3]
     for customer in people:

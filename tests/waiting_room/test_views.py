@@ -20,7 +20,6 @@ from waiting_room import service, store, views
 __all__ = ["in_force"]
 pytestmark = pytest.mark.django_db
 JSON = {"accept": "application/json"}
-LONG = "The next units come at noon. " * 6 + "Please stay. Thanks, all"
 
 
 @pytest.fixture(autouse=True)
