@@ -34,7 +34,6 @@ PAGES = {
     "wrong-method": "/sales/teapot/buy/",
 }
 STAFF_PAGES = {
-    "ops": "/ops/",
     "lab": "/lab/",
     "learn": "/learn/",
     "learn-grid": "/learn/grid/",
