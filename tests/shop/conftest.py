@@ -1,5 +1,7 @@
 """Locks and users for the tests of the shop; their factories are in `making`."""
 
+from importlib import import_module
+
 import pytest
 from django.core.cache import cache
 from django.test import Client
@@ -8,6 +10,8 @@ from locking import locks
 from shop.models import User
 from tests.locking.scripted import PATH, ScriptedBackend
 from tests.shop.making import a_customer, put_in_force, signed_in
+
+import_module("shop.urls")  # before a test chooses another payment provider, which has other URLs
 
 
 @pytest.fixture(autouse=True)
