@@ -25,7 +25,6 @@ from tests.shop.making import put_in_force
 from tests.shop.purchases import buy
 
 expect.set_options(timeout=45_000)  # as many processes as there are may be at work
-SHOTS = Path(django_settings.BASE_DIR) / "var" / "screenshots"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 TOO_SMALL = """[
   ...document.querySelectorAll("a, button, select, summary, input:not([type=hidden])")]
@@ -94,7 +93,6 @@ def people(chromium: Browser, live_server, settings, transactional_db) -> Iterat
     put_in_force("redis")
     cache.clear()
     call_command("seed", stdout=StringIO())
-    SHOTS.mkdir(parents=True, exist_ok=True)
     contexts = []
     complaints.clear()
 
@@ -130,16 +128,13 @@ def sign_in(page: Page, name: str = "li") -> None:
     page.locator("main form button").first.click()
 
 
-def problems(
-    page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SMALL, is_long: bool = False
-) -> list:
-    """Return what is wrong with the looks of a page, and keep a picture; a staff page may differ.
+def problems(page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SMALL) -> list:
+    """Return what is wrong with the looks of a page; a staff page may differ.
 
     Every page fits its screen and is accessible; one of the shop is in one language, and easy to
-    touch. The picture of a long page is that of the screen.
+    touch.
     """
-    language, width = page.locator("html").get_attribute("lang"), page.viewport_size["width"]
-    page.screenshot(path=SHOTS / f"{name}-{width}-{language}.png", full_page=not is_long)
+    language = page.locator("html").get_attribute("lang")
     known = len(complaints)
     violations = Axe().run(page).response["violations"]
     del complaints[known:]  # axe adds inline styles, which the policy blocks

@@ -16,7 +16,6 @@ from shop.reservations.consumer import Consumer
 from tests.browser.conftest import (
     PASSWORD,
     PHONE,
-    SHOTS,
     TOO_WIDE,
     complaints,
     opens_in,
@@ -40,7 +39,6 @@ def test_sign_in_buy_pay_without_script(people):
     page.get_by_role("button", name="Buy now").click()
     expect(page).to_have_url(re.compile("/orders/[0-9A-F]{16}/$"))
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
-    page.screenshot(path=SHOTS / "order-plain.png", full_page=True)
     page.get_by_role("button", name="Pay ¥999 now").click()
     page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Paid")
@@ -99,7 +97,6 @@ def test_purchase_of_a_sold_out_sale_is_refused(people):
     assert refusal.value.status == 409
     expect(page.get_by_role("alert")).to_contain_text("Sold out")
     expect(page.get_by_role("button", name="Sold out")).to_be_disabled()
-    page.screenshot(path=SHOTS / "refused.png", full_page=True)
     assert not Order.objects.filter(customer__username="li").exists()
 
 
@@ -131,7 +128,6 @@ def test_queued_purchase_leads_to_its_order(people):
     expect(page).to_have_url(re.compile("/reservations/"))
     expect(page.get_by_role("status")).to_contain_text("You're in!")
     assert page.evaluate(TOO_WIDE) <= 0
-    page.screenshot(path=SHOTS / "queued.png", full_page=True)
     assert Consumer(threading.Event()).round() == 1
     expect(page).to_have_url(re.compile("/orders/"))
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")

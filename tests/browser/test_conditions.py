@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from devservers import MariaDb, Redis, start_all, stop_all
 from loadtest.resilience.processes import Celery, Consumer, Web
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import sign_in
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,6 @@ def shop() -> Iterator[SimpleNamespace]:
 @pytest.fixture(scope="module")
 def ops(chromium: Browser, shop: SimpleNamespace) -> Iterator[Page]:
     """The operations page on a phone, open from the first test to the last."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
     viewport = {"width": 360, "height": 700}
     with chromium.new_context(base_url=shop.web.url, viewport=viewport) as context:
         page = context.new_page()
@@ -72,7 +71,6 @@ def expect_state(page: Page, level: str, sentence: str) -> None:
     for part in (first, page.locator("#remedy")):
         if part.count():
             assert part.bounding_box()["y"] + part.bounding_box()["height"] <= 700
-    page.screenshot(path=SHOTS / f"ops-state-{sentence.split(':')[0].replace(' ', '-')}.png")
 
 
 @contextmanager

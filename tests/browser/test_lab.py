@@ -125,7 +125,7 @@ def test_interview_questions(people):
         page = people(**look)
         page.goto("/learn/questions/")
         page.locator(".evidence summary").first.click()
-        assert problems(page, "learn-questions", small=SMALL_BUTTONS, is_long=True) == []
+        assert problems(page, "learn-questions", small=SMALL_BUTTONS) == []
 
 
 def test_fault_is_injected_by_button_while_units_are_sold(people, worker):

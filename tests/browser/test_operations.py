@@ -17,7 +17,6 @@ from shop.operations.rates import start as start_rates  # which conftest.py repl
 from shop.sales.stock_lock import lock_name
 from tests.browser.conftest import (
     LOOKS,
-    SHOTS,
     TOO_SMALL,
     problems,
 )
@@ -121,7 +120,6 @@ def test_a_switch_drains_while_the_sale_goes_on(people):
         page.get_by_role("button", name="Switch safely").click()
         expect(page.locator("#drain")).to_contain_text("Waiting for 1 holder")
         expect(page.locator("#drain")).to_contain_text("Redis + conditional → ZooKeeper")
-        page.screenshot(path=SHOTS / "ops-drain.png", full_page=True)
     expect(page.locator("#lock-policy")).to_contain_text("ZooKeeper + conditional")
     page.get_by_text("Switches", exact=True).click()
     expect(page.locator(".history")).to_contain_text("sale prep")

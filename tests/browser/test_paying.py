@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from shop.administration.audit import audit_all
 from shop.models import Order
 from shop.orders.service import expire_unpaid_orders
-from tests.browser.conftest import PHONE, SHOTS
+from tests.browser.conftest import PHONE
 
 
 def order_of(page: Page, slug: str = "speaker") -> Order:
@@ -67,6 +67,5 @@ def test_open_page_shows_that_the_order_expires(people):
     expect(page.get_by_role("button", name="Pay ¥149 now")).to_have_count(0)
     assert expire_unpaid_orders() >= 1
     expect(page.get_by_role("status")).to_contain_text("Expired")
-    page.screenshot(path=SHOTS / "order-expired.png", full_page=True)
     order.refresh_from_db()
     assert order.status == "expired"

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from shop.administration.audit import audit_all
 from shop.models import Order
 from shop.payments.service import refund_payments
-from tests.browser.conftest import PHONE, SHOTS, with_and_without_script
+from tests.browser.conftest import PHONE, with_and_without_script
 from tests.browser.test_paying import order_of
 from tests.shop.payments.stripe_server import DECLINED, GOOD, LocalStripe, in_use
 
@@ -39,7 +39,6 @@ def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
     fill_in(page, DECLINED)
     page.get_by_role("button", name="Pay ¥149 now").click()
     expect(page.get_by_role("alert")).to_have_text("Your card was declined.")
-    page.screenshot(path=SHOTS / "stripe-declined.png", full_page=True)
     fill_in(page, GOOD)
     page.get_by_role("button", name="Pay ¥149 now").click()
     expect(page).to_have_url(re.compile("/orders/"))
@@ -53,7 +52,6 @@ def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
     staff.get_by_role("combobox").first.select_option("refund")
     staff.get_by_role("button", name="Go").click()
     staff.locator("input[name=confirm]").fill(order.number)
-    staff.screenshot(path=SHOTS / "refund-confirm.png", full_page=True)
     staff.locator("main form [type=submit], #content form [type=submit]").last.click()
     expect(staff.get_by_text("its payment is being refunded")).to_be_visible()
     page.reload()
@@ -61,7 +59,6 @@ def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
     assert refund_payments() == 1
     page.reload()
     expect(page.get_by_text("We refunded ¥149 at")).to_be_visible()
-    page.screenshot(path=SHOTS / "order-refunded.png", full_page=True)
     order = Order.objects.select_related("sale__stock").get(pk=order.pk)
     assert (order.status, order.sale.left) == ("refunded", left + order.quantity)
     assert stripe.refunds(payment) == [14900]
@@ -77,6 +74,5 @@ def test_page_without_the_form_says_what_is_needed(people, stripe, script):
     page.get_by_role("button", name="Pay ¥149 now").click()
     wanted = "could not be loaded" if script else "Paying needs JavaScript"
     expect(page.get_by_text(re.compile(f"{wanted}.*your order is kept"))).to_be_visible()
-    page.screenshot(path=SHOTS / f"stripe-{wanted[:6]}.png", full_page=True)
     order.refresh_from_db()
     assert order.is_payable
