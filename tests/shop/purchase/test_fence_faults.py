@@ -4,55 +4,65 @@ XF: in each, a second buyer gets the last unit under a lock that the first, betw
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 
 from devservers import Redis
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from loadtest.kernel.history import Event, dump, history
 from loadtest.kernel.judges import Promise, Run, facts
+from loadtest.load.shop_worker import ShopWorker
 from locking import locks
 from shop.models import Sale
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale, judge
-from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
-_buyers: list[LateBuyer] = []
+TTL = 1.0
+"""Seconds of the leases and of the ZooKeeper session, which cannot be shorter here."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end() -> Iterator[None]:
-    with ExitStack() as stack:
-        yield
-        for buyer in _buyers:
-            stack.push(buyer)
-        _buyers.clear()
+class LateBuyer(ShopWorker):
+    """The lab's actor, with all the locks of the settings; a fault holds it before it writes."""
+
+    def __init__(self, database_url: str, folder: Path) -> None:
+        super().__init__({"DATABASE_URL": database_url})
+        self.folder = folder
+        self._locks = copy.deepcopy(settings.LOCKS)
+        for conf in self._locks.values():
+            conf["TTL"] = TTL
+        self._locks["zookeeper"]["OPTIONS"] = {"SESSION_TIMEOUT": TTL}
+        self.locks()
+
+    def buy(self, sale: Sale, customer: int, *, fault: str = "") -> None:
+        """Buy a unit; try again for some seconds while the shop is overloaded."""
+        self.start("buy", sale=sale.pk, user=customer, fault=fault, patience=30.0)
+
+    def locks(self, **changes: dict[str, Any]) -> None:
+        for alias, change in changes.items():
+            self._locks[alias].update(change)
+        self.open(self.folder, f"buyer {self.pid}", self._locks, timeout=2.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def buyers(
-    database_url: str, tmp_path_factory: pytest.TempPathFactory
+    test_database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[LateBuyer]]:
-    """Four processes of the shop, reused by the next test if they are intact."""
+    """Four processes of the shop."""
     folder = tmp_path_factory.mktemp("buyers")
-    four = _buyers[:] or [LateBuyer(database_url, folder) for _ in range(4)]
-    _buyers.clear()
     with ExitStack() as stack:
-        for buyer in four:
-            stack.push(buyer)
-        yield four
-        if not any(buyer.is_busy for buyer in four):
-            stack.pop_all()
-            _buyers.extend(four)
+        yield [stack.enter_context(LateBuyer(test_database_url, folder)) for _ in range(4)]
 
 
 def overlap(
