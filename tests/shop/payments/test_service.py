@@ -138,7 +138,7 @@ BEFORE_THE_WEBHOOK = {
 
 
 @pytest.mark.parametrize("case", BEFORE_THE_WEBHOOK)
-def test_money_pays_the_order_or_is_refunded(shop, order, case):
+def test_money_pays_the_order_or_is_refunded(order, case):
     """It pays as long as the order can be paid, even after a decline or a time-out."""
     payment = start_payment(order=order)
     first, ends = BEFORE_THE_WEBHOOK[case]
@@ -146,12 +146,8 @@ def test_money_pays_the_order_or_is_refunded(shop, order, case):
     before = status(order)
     assert told(payment) == told(payment) == told(payment, approved=False) == ends
     assert status(order) == ("paid" if ends == "approved" else before)
-    page = shop.get(order.get_absolute_url()).text
-    assert ("We are refunding ¥9.90" in page) == (ends == "refunding")
     assert refund_payments() == (ends == "refunding")
     assert refund_payments() == 0
-    page = shop.get(order.get_absolute_url()).text
-    assert ("We refunded ¥9.90 at" in page) == (ends == "refunding")
     payment.refresh_from_db()
     assert (payment.refunded_at is not None) == (ends == "refunding")
 

@@ -4,18 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import pytest
+import requests
 from django.db import transaction
 
-from devservers import HOST
 from devservers.faults import waiting
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.web import WebServer
@@ -75,42 +73,25 @@ def sale() -> Sale:
     return a_sale(stock=3)
 
 
-def purchase(port: int, sale: Sale, outcomes: list[object]) -> threading.Thread:
-    """Send the form of a customer who waits for the response."""
-    browser = Browser()
-    headers = {"Accept": "application/json", "Cookie": f"sessionid={browser.session}"}
-    form = urlencode(browser.form(sale)).encode()
-
-    def buy() -> None:
-        try:
-            path = f"http://{HOST}:{port}/sales/{sale.slug}/buy/"
-            with urlopen(Request(path, form, headers), timeout=PATIENCE) as response:
-                outcomes.append(response.status)
-        except OSError as error:
-            outcomes.append(type(error).__name__)
-
-    thread = threading.Thread(target=buy)
-    thread.start()
-    return thread
-
-
 def test_web_server_finishes_the_purchase(
     sale: Sale, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The purchase holds its lock and waits for another transaction."""
+    li = Browser()
+    headers = {"Accept": "application/json", "Cookie": f"sessionid={li.session}"}
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for limit in ("LOCK_TIMEOUT", "HARD_DEADLINE"):
         monkeypatch.setenv(limit, str(PATIENCE))  # the first request may be slow
-    name, outcomes = f"sale:{sale.pk}", []
-    with WebServer(1) as web:
+    name, form = f"sale:{sale.pk}", li.form(sale)
+    with WebServer(1) as web, ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             sale.stock.save()  # takes the write lock, or the row's
-            thread = purchase(web.port, sale, outcomes)
+            path = f"{web.url.rstrip('/')}{sale.get_absolute_url()}buy/"
+            bought = pool.submit(requests.post, path, form, headers=headers, timeout=PATIENCE)
             until(lambda: is_held(name), "the lock")
             os.kill(web.pid, signal.SIGTERM)
-        thread.join(PATIENCE)
+        assert bought.result(PATIENCE).status_code == 201
         until(lambda: not web.is_running, "the end of the web")
     assert not is_held(name)
-    assert outcomes == [201]
     assert audit_sale(sale=sale).held == 1
