@@ -13,6 +13,7 @@ those of the shop and of the lab, and record what they found.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,41 +23,6 @@ import pytest
 
 from devservers.base import injected_faults
 
-ROWS = {
-    "1": ("holder stopped past twice its lease", "naive oversells, fenced and conditional do not"),
-    "2": ("GIL held longer than the lease", "the late commit is refused"),
-    "3": ("holder killed", "next grant within lease (session) + 1 s"),
-    "4": ("failover to a replica without the lock", "tokens do not repeat, the stock stays exact"),
-    "5": ("Redis killed without persistence", "tokens grow, the stock stays exact"),
-    "6": ("a RedLock master restarts empty", "the stock stays exact; delayed restart: one holder"),
-    "7": ("clocks of RedLock masters jump", "three: the stock stays exact; two: one holder"),
-    "8": ("the store's clock jumps", "the stock stays exact, waits stay bounded"),
-    "9": ("RedLock masters down", "two: granted; three: refused, votes withdrawn"),
-    "10": ("the grant's reply is lost", "ownership is read back"),
-    "11": ("a SET arrives after its timeout", "harmless: undone, expired or fenced"),
-    "12": ("the holder's session expires", "notified, next grant at once, late write refused"),
-    "13": ("connection lost while waiting", "no abandoned node, no position lost unnoticed"),
-    "14": ("ZooKeeper leader killed, stopped, cut off", "one holder; next grant within 3, 6, 8 s"),
-    "15": ("MariaDB killed five times under load", "no confirmed order is lost"),
-    "16": ("a client stopped inside its transaction", "others get 503 in bounded time"),
-    "17": ("the store refuses", "503 in bounded time, never a grant; deadlocks retried"),
-    "18": ("the store evicts", "refused by a system check"),
-    "19": ("the broker redelivers", "one effect per scheduled time"),
-    "20": ("worker or its child killed", "one effect, soon"),
-    "21": ("two beats, one stopped", "one effect per scheduled time"),
-    "22": ("200 readers of a cold or expired key", "one build; one more per killed builder"),
-    "23": ("8 and 64 contenders", "queues: no overtaking; others: Jain >= 0.9"),
-    "24": ("re-entry, foreign, double and late release", "exact depth; an error; successor safe"),
-    "25": ("backend switched under load", "drained: exact with naive; forced: with the fence"),
-    "26": ("a COMMIT arrives after its time limit", "all but naive refuse it"),
-    "F6": ("work outlasts the lease", "the watchdog renews"),
-    "F7": ("many waiters", "a queue wakes one, at a constant cost"),
-    "F8": ("lock released before the commit", "released after it, nothing is oversold"),
-    "T": ("random faults over random workloads", "no judge of torture finds a violation"),
-    "M": ("a guard is taken out of the shop", "the checker finds it, and nothing in the control"),
-    "R": ("a waiting room's Redis or drawing process killed", "no place lost or given twice"),
-}
-"""Description and promise: catalogue, failures (F), torture (T), mutants (M), rooms (R)."""
 SUITE: dict[str, dict[str, Any]] = {
     "test_stopped_holder_keeps_its_lock_or_learns_of_the_loss": {"row": 1, "xf": True},
     "test_killed_holder_is_replaced": {"row": 3},
@@ -81,6 +47,13 @@ SLACK = 5.0
 VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 _outcomes: Counter[str] = Counter()
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Return fault and guarantee of each row of docs/reference/faults.md."""
+    page = (Path(__file__).parent.parent / "docs/reference/faults.md").read_text()
+    _heading, *found = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \|$", page, re.M)
+    return {row: (fault, guarantee) for row, fault, guarantee in found}
 
 
 def record_fault(description: str) -> None:
@@ -202,10 +175,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(list(_facts.values()), indent=1))
-    for row, (fault, promised) in ROWS.items():
+    for row, (fault, guarantee) in rows().items():
         if runs := [facts for facts in _facts.values() if facts["row"] == row]:
             held = sum(facts["verdict"] == "ok" for facts in runs)
             injected = sum(sum(facts["fired"].values()) for facts in runs)
             counts = f"{held} of {len(runs)} ok, {injected} faults injected"
-            terminalreporter.line(f"{row:>2}  {fault}: {promised} ({counts})")
+            terminalreporter.line(f"{row:>2}  {fault}: {guarantee} ({counts})")
     terminalreporter.line(f"Each test, with what it injected and observed: {file}")

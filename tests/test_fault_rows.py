@@ -1,11 +1,11 @@
-"""Each row of the fault suite has a test, and docs/reference/faults.md names each row."""
+"""Each row of docs/reference/faults.md has a test, and each test of the fault suite a row."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fault_rows import ROWS, SUITE
+from tests.fault_rows import SUITE, rows
 
 TESTS = Path(__file__).resolve().parent
 NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
@@ -30,8 +30,4 @@ def marked_rows() -> Iterator[str]:
 
 
 def test_every_row_has_a_test_and_is_documented() -> None:
-    assert {*marked_rows(), *(str(facts["row"]) for facts in SUITE.values())} == set(ROWS)
-    page = (TESTS.parent / "docs/reference/faults.md").read_text()
-    assert re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \|$", page, re.M)[1:] == [
-        (row, *texts) for row, texts in ROWS.items()
-    ]
+    assert {*marked_rows(), *(str(facts["row"]) for facts in SUITE.values())} == set(rows())
