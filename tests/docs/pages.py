@@ -42,6 +42,12 @@ def without_blocks(text: str) -> str:
     return FENCE.sub("", text)
 
 
+def without_values(text: str) -> str:
+    """Return the text with equal spaces, numbers and owners."""
+    text = re.sub(r"\S+:\d+:[0-9a-f]+:[0-9a-f]+-[0-9a-f]+", "OWNER", text)
+    return re.sub(r"\d+(\.\d+)?", "N", " ".join(text.split()))
+
+
 def blocks_of(text: str, page: str = "") -> list[Block]:
     """Return the code blocks of a page."""
     return [

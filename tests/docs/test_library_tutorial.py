@@ -18,7 +18,7 @@ import requests
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
-from tests.docs.pages import BLOCKS, ROOT, Block
+from tests.docs.pages import BLOCKS, ROOT, Block, without_values
 
 PAGE = "docs/library/tutorial.md"
 MINUTES = 5
@@ -88,12 +88,6 @@ class Reader:
         """Check that the output has the lines that the page shows next."""
         for line in self.next("text").code.splitlines():
             assert without_values(line) in without_values(output), output
-
-
-def without_values(text: str) -> str:
-    """Return the text with equal spaces, numbers and owners."""
-    text = re.sub(r"\S+:\d+:[0-9a-f]+:[0-9a-f]+-[0-9a-f]+", "OWNER", text)
-    return re.sub(r"\d+(\.\d+)?", "N", " ".join(text.split()))
 
 
 @pytest.fixture
