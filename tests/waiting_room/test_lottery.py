@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -42,11 +41,6 @@ def open_sale(room: Room) -> None:
     service.clear()
 
 
-def positions_in(record: dict[str, Any]) -> dict[str, int]:
-    """Return the position of each ticket, computed by the visitors' script from the record alone."""
-    return {ticket: number for number, ticket in enumerate(draw(record), 1)}
-
-
 def test_first_poll_after_the_opening_draws_and_the_record_proves_it() -> None:
     room = a_lottery(30)
     before = record_of(room=room)
@@ -61,10 +55,7 @@ def test_first_poll_after_the_opening_draws_and_the_record_proves_it() -> None:
     record = record_of(room=room)
     assert differences(record, before["commitment"]) == []
     assert (len(record["list"]), record["late"], late.position) == (30, 1, 31)
-    positions = positions_in(record)
-    for customer in range(1, 31):
-        place = place_of(sale=room.sale, customer_id=customer)
-        assert positions[place.ticket] == place.position
+    assert positions_follow_the_record(room)
     assert Room.objects.get().root == record["root"]
     everyone = [place_of(sale=room.sale, customer_id=one) for one in range(1, 32)]
     assert sorted(place.position for place in everyone) == list(range(1, 32))
@@ -144,7 +135,7 @@ def test_lottery_is_not_drawn_again_with_another_list() -> None:
 
 
 def positions_follow_the_record(room: Room) -> bool:
-    record = record_of(room=room)
-    positions = positions_in(record)
+    """Return whether the visitors' script computes everyone's position from the record alone."""
+    positions = {ticket: n for n, ticket in enumerate(draw(record_of(room=room)), 1)}
     places = [place_of(sale=room.sale, customer_id=one) for one in range(1, len(positions) + 1)]
     return {place.ticket: place.position for place in places} == positions

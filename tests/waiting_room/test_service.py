@@ -40,25 +40,19 @@ def status(room: Room) -> service.RoomStatus:
 
 
 def test_people_are_admitted_although_no_one_looks() -> None:
-    room, people = a_room(opens_in=600, inlet=600), [1, 2, 3]
+    """The room of a hidden product, which comes first, delays no other."""
+    hidden, room = (a_room(opens_in=600, inlet=600) for _ in range(2))
+    people = [1, 2, 3]
     for customer in people:
         join(sale=room.sale, customer_id=customer)
-    open_now(room.sale)
-    room = Room.objects.get()
-    assert store.having_turn(room=room, of=people) == []
-    tasks.admit()
-    until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
-
-
-def test_hidden_product_delays_no_other_room() -> None:
-    hidden, room = (a_room(opens_in=600, inlet=60_000) for _ in range(2))
-    join(sale=room.sale, customer_id=1)
     for one in (hidden, room):
         open_now(one.sale)
     Product.objects.filter(pk=hidden.sale.product_id).update(is_listed=False)
     admission.clear()
     room.refresh_from_db()
-    until(lambda: tasks.admit() or store.having_turn(room=room, of=[1]), "the turn")
+    assert store.having_turn(room=room, of=people) == []
+    tasks.admit()
+    until(lambda: tasks.admit() or store.having_turn(room=room, of=people) == people, "their turns")
 
 
 def test_simulated_customers_fill_the_room_of_the_demo() -> None:
