@@ -12,6 +12,7 @@ from inventory.models import Product
 pytestmark = pytest.mark.django_db
 
 GOOD = "slug,name,price\nkettle,Kettle,20\n"
+PICTURES = "slug,name,price,picture\ncup,Cup,3,products/kettle.svg\n"
 
 
 def run(file: Path, content: str | bytes) -> str:
@@ -61,6 +62,7 @@ FAULTS = {
     "open quote": (GOOD + 'cup,"Cup,3\n', "line 3"),
     "field without end": (GOOD + "cup," + "x" * 200_000 + ",3\n", "line 3: field larger"),
     "bad UTF-8": (GOOD.encode() + b"cup,\xff,3\n", "not UTF-8"),
+    "foreign picture": (PICTURES + "kettle,Kettle,3,//evil.example/x.svg\n", "line 3: picture: "),
     "two faults": (GOOD + "cup,,3\ncan,Can,x\n", "line 4: price"),
 }
 

@@ -9,7 +9,6 @@ import pytest
 from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.core.management import CommandError, call_command
 from django.test import Client
 from PIL import ExifTags, Image
 
@@ -56,14 +55,6 @@ def test_admin_refuses_a_bad_picture(amy):
     assert not Product.objects.exists()
     assert amy.post("/admin/inventory/product/add/", product_form(f" {GOOD} ")).status_code == 302
     assert Product.objects.get().picture == GOOD
-
-
-def test_import_refuses_a_bad_picture(tmp_path: Path):
-    file = tmp_path / "products.csv"
-    file.write_text(f'slug,name,price,picture\ncup,Cup,3,{GOOD}\nkettle,Kettle,3,"{FOREIGN}"\n')
-    with pytest.raises(CommandError, match=r"line 3: picture: "):
-        call_command("import_products", str(file))
-    assert not Product.objects.exists()
 
 
 @pytest.mark.parametrize("picture", [FOREIGN, *WELL_FORMED])
