@@ -1,8 +1,7 @@
 """Purchases through the service."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from unittest.mock import Mock
+from contextlib import contextmanager
 
 import pytest
 from django.db import OperationalError
@@ -38,11 +37,6 @@ def armed_once(point: str, act: Callable[[], object]) -> Iterator[None]:
     with armed(point, arrive):
         yield
     assert arrivals
-
-
-def failing_once(error: BaseException) -> AbstractContextManager[None]:
-    """Raise the error after the first COMMIT."""
-    return armed_once("stock.committed", Mock(side_effect=error))
 
 
 def nothing_changed(sale: Sale, orders: int = 0) -> bool:

@@ -17,17 +17,9 @@ from locking.jobs.delivery import is_run_once
 from shop import tasks
 from shop.administration import alerts
 from shop.models import User
-from tests.shop.making import a_sale, put_in_force
+from tests.shop.making import a_sale
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _clean():
-    put_in_force("process")
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("in_force")]
 
 
 def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:

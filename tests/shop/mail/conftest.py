@@ -3,19 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from django.core.cache import cache
 
 from shop.mail import service
 from shop.models import User
 from tests.shop.mail.inbox import Inbox
-from tests.shop.making import put_in_force
 
 
 @pytest.fixture
-def smtp(settings, transactional_db, monkeypatch) -> Iterator[Inbox]:
+def smtp(settings, transactional_db, in_force, monkeypatch) -> Iterator[Inbox]:
     """An SMTP server that has not started."""
-    put_in_force("process")
-    cache.clear()
     monkeypatch.setattr(service, "SECONDS", 60.0)  # also on a busy machine
     inbox = Inbox()
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"

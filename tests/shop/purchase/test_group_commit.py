@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from django.db import connections
@@ -24,7 +24,7 @@ from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.stock_lock import lock_name
 from tests.locking.scripted import ScriptedBackend
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
-from tests.shop.purchases import EVERY, LOST, armed_once, buy, failing_once
+from tests.shop.purchases import EVERY, LOST, armed_once, buy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -149,7 +149,7 @@ def test_one_grant_refuses_all_forms_with_an_outdated_hint() -> None:
 def test_group_is_found_after_a_lost_commit_reply() -> None:
     """All orders are committed when the connection breaks: no duplicates, and no error."""
     sale = a_sale()
-    with failing_once(LOST):
+    with armed_once("stock.committed", Mock(side_effect=LOST)):
         assert together(sale, new_customers(4)) == {"replayed": 4}
     assert (Order.objects.count(), audit_sale(sale=sale).ok) == (4, True)
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import redis
-from django.core.cache import cache
 from django.db import OperationalError, connection
 from django.test import Client
 
@@ -27,9 +26,7 @@ BOUND = 30.0
 
 
 @pytest.fixture(autouse=True)
-def _steady() -> Iterator[None]:
-    cache.clear()
-    put_in_force("process")
+def _steady(in_force: None) -> Iterator[None]:
     yield
     locks.close()
 

@@ -117,14 +117,6 @@ def test_units_are_released_once_after_a_lost_reply(monkeypatch) -> None:
     assert_sound(sale, held=0, left=5)
 
 
-def test_scripts_are_loaded_again_after_a_flush() -> None:
-    sale = a_queued_sale()
-    ask(sale)
-    redis_command("SCRIPT", "FLUSH")
-    ask(sale)
-    assert consume() == 2
-
-
 def test_unresponsive_redis_is_refused_in_bounded_time(redis) -> None:
     sale, customer = a_queued_sale(), a_customer()
     first = ask(sale, customer)

@@ -60,13 +60,6 @@ def no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [line.getMessage() for line in logged if line.exc_info] == []
 
 
-@pytest.fixture
-def nothing_changes(li: User, sale: Sale) -> Iterator[None]:
-    before = everything()
-    yield
-    assert everything() == before
-
-
 QUANTITIES = [
     *("0", "-1", str(LIMIT + 1), "1.5", "", " ", " 1", "1 ", "+1", "01", "\0", "1\0", "9" * 20),
     *("1_0", "٣", "1.0", "1e0", "0x1", "one", "true", "NaN", "9" * 5000, "１"),

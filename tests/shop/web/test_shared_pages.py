@@ -153,7 +153,8 @@ def test_failed_rendering_fails_only_its_own_request():
 def test_visitor_needs_no_csrf_token_and_a_customer_does(sale):
     customer, visitor = (make(enforce_csrf_checks=True) for make in (signed_in, Client))
     for client, status in ((customer, 403), (visitor, 302)):
-        assert client.post("/lab/start/").status_code == status
+        for path in ("/lab/start/", "/ops/switch/"):
+            assert client.post(path).status_code == status
         chosen = client.post("/i18n/setlang/", {"language": "zh-hans", "next": "/"})
         assert (chosen.status_code, client.get("/")["Content-Language"]) == (302, "zh-hans")
     assert buy(visitor, sale).status_code == 302
