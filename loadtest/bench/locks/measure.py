@@ -5,14 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks.systems import Handle, System
 from loadtest.bench.services import Requests, Usage
+from loadtest.load.verdict import percentile
 
 TTL = 10.0
 SHORT_TTL = 2.0
@@ -36,38 +37,24 @@ class Turn(NamedTuple):
     releasing: float
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
-    """The acquisitions of several contenders, and their cost."""
+def figures(turns: Sequence[Sequence[Turn]], cpu: float, requests: Usage) -> dict[str, float]:
+    """Return the figures of contenders with these turns, CPU seconds and requests.
 
-    turns: list[list[Turn]]
-    """The turns of each contender."""
-    cpu: float
-    """CPU seconds of the clients, including their start."""
-    requests: Usage
-    """Requests of all contenders to the service."""
-
-    @property
-    def grants(self) -> int:
-        """The number of grants."""
-        return sum(map(len, self.turns))
-
-    @property
-    def worst_wait(self) -> float:
-        """The longest wait for a grant, in seconds."""
-        return max(turn.granted - turn.asked for turns in self.turns for turn in turns)
-
-    @property
-    def jain(self) -> float:
-        """Jain's fairness index: 1 if all had equally many turns, 1/n if one had all of them."""
-        shares = [len(turns) for turns in self.turns]
-        return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
-
-    @property
-    def hand_offs(self) -> list[float]:
-        """The seconds from each release to the next grant."""
-        order = sorted((turn for turns in self.turns for turn in turns), key=lambda t: t.granted)
-        return [after.granted - before.releasing for before, after in pairwise(order)]
+    A hand-off lasts from a release to the next grant. `jain` is Jain's fairness index: 1 if all had
+    equally many turns, 1/n if one had all of them.
+    """
+    grants = sorted(chain.from_iterable(turns), key=attrgetter("granted"))
+    hand_offs = [after.granted - before.releasing for before, after in pairwise(grants)]
+    shares = [len(own) for own in turns]
+    return {
+        "hand_off_ms_p50": percentile(hand_offs, 0.5) * 1000,
+        "hand_off_ms_p99": percentile(hand_offs, 0.99) * 1000,
+        "worst_wait_ms": max(turn.granted - turn.asked for turn in grants) * 1000,
+        "jain": sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)),
+        "commands": requests.commands / len(grants),
+        "round_trips": requests.reads / len(grants),
+        "contended_cpu_us": cpu / len(grants) * 1e6,
+    }
 
 
 def ready(system: System, name: str, ttl: float = TTL) -> Handle:
@@ -139,8 +126,11 @@ def waves(system: System, name: str, times: int) -> list[float]:
 
 def hammer(
     system: System, name: str, seconds: float, requests: Requests, threads: int = 1
-) -> Contention:
-    """Let CONTENDERS processes of `threads` threads each acquire the lock again and again."""
+) -> dict[str, float]:
+    """Let CONTENDERS processes of `threads` threads each acquire the lock again and again.
+
+    The CPU is that of the processes, including their start.
+    """
     gate = StartGate(CONTENDERS * threads + 1)
 
     def contend(number: int) -> list[Turn]:
@@ -161,11 +151,8 @@ def hammer(
         before = requests()
         results = pool.results()
         after = requests()
-    return Contention(
-        turns=[turns for process, _ in results for turns in process],
-        cpu=sum(cpu for _, cpu in results),
-        requests=after.since(before),
-    )
+    turns = [own for process, _ in results for own in process]
+    return figures(turns, sum(cpu for _, cpu in results), after.since(before))
 
 
 @contextmanager

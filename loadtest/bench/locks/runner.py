@@ -25,7 +25,6 @@ from loadtest.bench.locks.measure import (
 from loadtest.bench.locks.systems import OURS, SYSTEMS, System
 from loadtest.bench.services import requests_of
 from loadtest.kernel.topology import Stores
-from loadtest.load.verdict import percentile
 from locking import locks
 
 __all__ = ["floors", "main", "peers"]  # importing them registers their systems
@@ -105,20 +104,8 @@ def _uncontended(systems: list[System], why: dict[str, str]) -> dict[str, dict[s
 def _round(system: System) -> dict[str, float]:
     """Measure what varies from round to round."""
     wave_ms = median(waves(system, _name(), WAVES)) * 1000
-    contention = hammer(system, _name(), HAMMER_SECONDS, requests_of(system.family))
-    shares = {
-        f"hand_off_ms_p{share}": percentile(contention.hand_offs, share / 100) * 1000
-        for share in (50, 99)
-    }
-    return {
-        "wave_ms": wave_ms,
-        **shares,
-        "worst_wait_ms": contention.worst_wait * 1000,
-        "jain": contention.jain,
-        "commands": contention.requests.commands / contention.grants,
-        "round_trips": contention.requests.reads / contention.grants,
-        "contended_cpu_us": contention.cpu / contention.grants * 1e6,
-    }
+    requests = requests_of(system.family)
+    return {"wave_ms": wave_ms, **hammer(system, _name(), HAMMER_SECONDS, requests)}
 
 
 def _once(system: System) -> dict[str, float]:
@@ -131,6 +118,5 @@ def _once(system: System) -> dict[str, float]:
     if system.role == "ours" or system.family == "redis":
         few = hammer(system, _name(), HAMMER_SECONDS, requests)
         many = hammer(system, _name(), HAMMER_SECONDS, requests, threads=64 // CONTENDERS)
-        per_grant = [one.requests.commands / one.grants for one in (few, many)]
-        figures["commands_64_to_8"] = per_grant[1] / per_grant[0]
+        figures["commands_64_to_8"] = many["commands"] / few["commands"]
     return figures

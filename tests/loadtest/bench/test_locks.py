@@ -11,23 +11,21 @@ from django.core.management import CommandError, call_command
 from devservers import Redis, process_pool
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks import runner
-from loadtest.bench.locks.measure import Contention, Turn, killed_holder, ready, waves
+from loadtest.bench.locks.measure import Turn, figures, killed_holder, ready, waves
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
 from tests.loadtest.lab import lab
 
 
-def contention(*turns):
-    return Contention(turns=list(turns), cpu=0.0, requests=Usage(0, 0))
-
-
 def test_figures_of_a_contention():
-    found = contention([Turn(0, 1, 3), Turn(3, 7, 9)], [Turn(0, 4, 6)])
-    assert found.hand_offs == [1, 1], "from a release to the next grant of anyone"
-    assert (found.worst_wait, found.grants) == (4, 3)
+    used = Usage(6, 3)
+    found = figures([[Turn(0, 1, 3), Turn(3, 7, 9)], [Turn(0, 4, 6)]], 3e-6, used)
+    waits = found["hand_off_ms_p50"], found["hand_off_ms_p99"], found["worst_wait_ms"]
+    assert waits == (1000, 1000, 4000), "from a release to the next grant of anyone"
+    assert (found["commands"], found["round_trips"]) == (2, 1)
     turn = Turn(0, 0, 0)
-    assert contention([turn] * 5, [turn] * 5).jain == 1
-    assert contention([turn] * 5, []).jain == 0.5
+    assert figures([[turn] * 5, [turn] * 5], 0.0, used)["jain"] == 1
+    assert figures([[turn] * 5, []], 0.0, used)["jain"] == 0.5
     assert Usage(110, 60, 5).since(Usage(100, 50, 5)) == Usage(5, 5, 0), "without reading them"
 
 
