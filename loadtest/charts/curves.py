@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
-from loadtest.load.plan import BACKENDS
 from loadtest.load.report import REPORT, by_guard, sentence, worst
+from shop.sales.guards import LOCKS
 
 Run = dict[str, Any]
 WIDTH, MARGIN, BAR = 420, 10, 22
@@ -152,7 +152,7 @@ def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """Return colour and dashes of each guard: those of its lock, or else the next free ones."""
     found: dict[str, tuple[str, str]] = {}
     for guard, backend in guards:
-        first = list(BACKENDS).index(backend)
+        first = list(LOCKS).index(backend)
         free = (pen for pen in (*LINES[first:], *LINES[:first]) if pen not in found.values())
         found.setdefault(guard, next(free, LINES[first]))
     return found

@@ -14,17 +14,8 @@ from loadtest.kernel.params import Params, PlanError, param
 from shop.sales.guards import LOCKS
 
 STORES = {"sqlite": "SQLite", "mariadb": "MariaDB", "postgresql": "PostgreSQL"}
-# The servers that a backend needs beside the database.
-BACKENDS: dict[str, str | None] = {
-    "none": None,
-    "process": None,
-    "database": None,
-    "mysql_session": None,
-    "postgresql_session": None,
-    "redis": "redis",
-    "redlock": "redlock",
-    "zookeeper": "zookeeper",
-}
+SERVERS = ("redis", "redlock", "zookeeper")
+"""The backends that need a server beside the database."""
 NEEDS = {"mysql_session": "mariadb", "postgresql_session": "postgresql"}
 """The database that a backend needs."""
 FAULT_CHOICES = {name: fault.description for name, fault in FAULTS.items()}
@@ -40,7 +31,7 @@ class Plan(Params):
     backends: tuple[str, ...] = param(
         ("none", "redis"),
         "lock backend",
-        **{"choices": {name: LOCKS[name] for name in BACKENDS}, "option": "backend"},
+        **{"choices": LOCKS, "option": "backend"},
         default_text="none and redis",
         **{"label": _("Backends"), "is_named": True},
     )
@@ -122,8 +113,8 @@ class Plan(Params):
     @property
     def servers(self) -> tuple[str, ...]:
         """Return the servers that it needs beside the database."""
-        needed = [BACKENDS[one] for one in self.backends] + [FAULTS[self.fault].server]
-        return tuple(dict.fromkeys(one for one in needed if one and one != "database"))
+        needed = dict.fromkeys((*self.backends, FAULTS[self.fault].server or ""))
+        return tuple(one for one in needed if one in SERVERS)
 
     @property
     def runs(self) -> int:

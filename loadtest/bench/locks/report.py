@@ -10,7 +10,7 @@ from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.terminal import Bar
 from loadtest.kernel.topology import Topology
-from loadtest.load.plan import BACKENDS
+from loadtest.load.plan import SERVERS
 
 FLOOR = {
     "database": "INSERT + DELETE",
@@ -107,7 +107,7 @@ class Locks(Benchmark):
         lines: Lines = {}
         databases = []
         for store, backends in by_store.items():
-            servers = [one for one in backends if BACKENDS.get(one)]
+            servers = [one for one in backends if one in SERVERS]
             topology = Topology(database=store, servers=servers, runs_without=True)
             wanted = report["settings"] | {"backends": backends}
             lines |= measure("loadtest.bench.locks.runner", wanted, topology, report, bar.show)

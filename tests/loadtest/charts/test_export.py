@@ -11,10 +11,11 @@ from django.utils import translation
 
 from inventory.models import WriteStrategy
 from loadtest.charts import curves, export
-from loadtest.load.plan import BACKENDS, NEEDS, Plan
+from loadtest.load.plan import NEEDS, Plan
 from loadtest.load.verdict import CURVE_POINTS
 from loadtest.scenarios import export as scenario_export
 from loadtest.scenarios.export import recorded
+from shop.sales.guards import LOCKS
 from tests.loadtest.charts.drawn import SVG, parse
 
 MOST_BYTES = 300 * 1024
@@ -66,7 +67,7 @@ def test_bar_of_a_guard_that_did_not_run_says_so() -> None:
 
 
 LARGEST = Plan(
-    backends=tuple(one for one in BACKENDS if NEEDS.get(one, "mariadb") == "mariadb"),
+    backends=tuple(one for one in LOCKS if NEEDS.get(one, "mariadb") == "mariadb"),
     disciplines=tuple(WriteStrategy.values),
     store="mariadb",
     repeats=100,
