@@ -1,15 +1,18 @@
 """A benchmark: parameters, rounds, columns and targets, which `lab bench` measures and shows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, ClassVar
 
+from loadtest.kernel import marked
 from loadtest.kernel.params import param
-from loadtest.kernel.report import Columns, Row, grouped, page
+from loadtest.kernel.report import Columns, Row
 from loadtest.kernel.session import Command, Progress, events
 from loadtest.kernel.terminal import Terminal
 from loadtest.kernel.topology import Topology
 
 Lines = dict[str, Row]
+Cells = list[list[str]]
 
 
 def rounds_param(rounds: int) -> Any:
@@ -58,16 +61,25 @@ class Benchmark(Command):
         """Return True if every store was there and nothing was wrong."""
         return not report["missing"] and not any(self.wrong(report))
 
-    def named(self, rows: list[Row], kind: int) -> list[tuple[str, Row]]:
-        """Return the rows with their names, in a terminal (0) or in the docs (1)."""
-        formats = {role: both[kind] for role, both in self.names.items()}
-        return [(formats.get(row.get("role", ""), "{}").format(row["line"]), row) for row in rows]
+    def table(self, report: Row, figures: Iterable[str], kind: int) -> tuple[list[str], Cells]:
+        """Return the headings and rows for a terminal (0) or the docs (1).
+
+        An empty row separates two families.
+        """
+        columns = {one: self.columns[one][1] for one in figures}
+        names = {role: both[kind] for role, both in self.names.items()}
+        found: Cells = []
+        for _family, group in groupby(self.rows(report), key=lambda row: row.get("family")):
+            for row in group:
+                name = names.get(row.get("role", ""), "{}").format(row["line"])
+                texts = (text(row[one]) if one in row else "" for one, text in columns.items())
+                found.append([name, *texts])
+            found.append([])
+        return [self.heading, *(self.columns[one][0] for one in columns)], found[:-1]
 
     def describe(self, terminal: Terminal, report: Row) -> None:
         """Print the table, the targets and the remarks."""
-        headings = (heading for heading, _text in self.columns.values())
-        rows = grouped(self.columns, self.named(self.rows(report), 0))
-        terminal.table((self.heading, *headings), rows)
+        terminal.table(*self.table(report, self.columns, 0))
         terminal.targets(report["targets"])
         for line in (*self.wrong(report), *self.notes(report)):
             terminal.print(line)
@@ -78,8 +90,9 @@ class Benchmark(Command):
 
     def markdown(self, report: Row) -> str:
         """Return the table in Markdown."""
-        columns = {name: self.columns[name] for name in self.in_docs}
-        headings = (heading for heading, _text in columns.values())
-        rows = filter(None, grouped(columns, self.named(self.rows(report), 1)))
-        rounds = report["settings"]["rounds"]
-        return page((self.heading, *headings), rows, rounds, report["versions"])
+        headings, rows = self.table(report, self.in_docs, 1)
+        # Line breaks in the headings are for terminals.
+        names = [one.replace("-\n", "").replace("\n", " ").strip() for one in headings]
+        versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+        rounds = f"Medians of {report['settings']['rounds']} rounds on {versions}."
+        return f"{marked.table(names, filter(None, rows))}\n{rounds}\n"

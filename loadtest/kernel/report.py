@@ -1,22 +1,19 @@
-"""Rounds of measurements, their medians, the targets that they must meet, and their table."""
+"""Rounds of measurements, their medians, and the targets that they must meet."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from operator import eq, ge, le
 from statistics import median
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from inventory.management.console import Rows
-from loadtest.kernel import marked
-
 Row = dict[str, Any]
 Lines = Mapping[str, Row]
 """Lines by name. Each has the `rounds` and their medians."""
-Columns = Mapping[str, tuple[str, str | Callable[[Any], str]]]
-"""By figure: the heading, and the format of the figure or a function that returns its text."""
+Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""By figure: the heading, and the function that returns its text."""
 COMPARE: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "=": eq}
 
 
@@ -83,28 +80,3 @@ def summary(rounds: Sequence[Row], worst: Collection[str] = ()) -> Row:
         else:
             found[name] = round((max if name in worst else median)(values), 4)
     return found
-
-
-def cells(columns: Columns, row: Row) -> list[str]:
-    """Return the figures of a row as texts."""
-    formats = {
-        name: text.format if isinstance(text, str) else text
-        for name, (_heading, text) in columns.items()
-    }
-    return [text(row[name]) if name in row else "" for name, text in formats.items()]
-
-
-def grouped(columns: Columns, rows: Iterable[tuple[str, Row]]) -> Rows:
-    """Return the cells of named rows, with an empty line between those of two families."""
-    found: list[list[str]] = []
-    for _family, group in groupby(rows, key=lambda row: row[1].get("family")):
-        found += [[name, *cells(columns, row)] for name, row in group]
-        found.append([])
-    return found[:-1]
-
-
-def page(headings: Iterable[str], rows: Rows, rounds: int, versions: Row) -> str:
-    """Return a table in Markdown; line breaks in the headings are for terminals and removed."""
-    names = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in headings]
-    found = ", ".join(f"{name} {value}" for name, value in versions.items())
-    return f"{marked.table(names, rows)}\nMedians of {rounds} rounds on {found}.\n"

@@ -85,14 +85,14 @@ class Journey(Benchmark):
     part = "lab_bench_journey"
     heading = "request"
     columns = {
-        "ms": ("worker\nCPU ms", "{:.2f}"),
-        "x": ("x\n/livez", "{:.1f}"),
-        "queries": ("quer-\nies", "{:.1f}"),
-        "redis": ("Redis\nmessages", "{:.1f}"),
-        "bytes": ("bytes", "{:,.0f}"),
-        "nginx_ms": ("behind\nnginx, ms", "{:.3f}"),
-        "nginx_x": ("behind nginx,\nx /livez", "{:.2f}"),
-        "times": ("in five\nminutes", "{:.0f}"),
+        "ms": ("worker\nCPU ms", "{:.2f}".format),
+        "x": ("x\n/livez", "{:.1f}".format),
+        "queries": ("quer-\nies", "{:.1f}".format),
+        "redis": ("Redis\nmessages", "{:.1f}".format),
+        "bytes": ("bytes", "{:,.0f}".format),
+        "nginx_ms": ("behind\nnginx, ms", "{:.3f}".format),
+        "nginx_x": ("behind nginx,\nx /livez", "{:.2f}".format),
+        "times": ("in five\nminutes", "{:.0f}".format),
     }
     in_docs = ("ms", "x", "nginx_x", "bytes", "times")
 

@@ -80,19 +80,19 @@ class Locks(Benchmark):
     part = "lab_bench"
     heading = "lock"
     columns = {
-        "pairs_per_second": ("pairs/s", "{:.0f}"),
-        "to_floor": ("x\nfloor", "{:.2f}"),
-        "wave_ms": ("wave\nms", "{:.1f}"),
-        "hand_off_ms_p50": ("hand-off\np50 ms", "{:.2f}"),
-        "hand_off_ms_p99": ("\np99 ms", "{:.2f}"),
-        "worst_wait_ms": ("worst\nwait ms", "{:.0f}"),
-        "jain": ("Jain", "{:.2f}"),
-        "commands": ("com-\nmands", "{:.1f}"),
-        "round_trips": ("trips", "{:.1f}"),
-        "pair_cpu_us": ("CPU\nus", "{:.0f}"),
-        "waiter_requests": ("5 s\nwait", "{:.0f}"),
-        "commands_64_to_8": ("64\nto 8", "{:.2f}"),
-        "after_killed_s": ("killed\n+s", "{:.3f}"),
+        "pairs_per_second": ("pairs/s", "{:.0f}".format),
+        "to_floor": ("x\nfloor", "{:.2f}".format),
+        "wave_ms": ("wave\nms", "{:.1f}".format),
+        "hand_off_ms_p50": ("hand-off\np50 ms", "{:.2f}".format),
+        "hand_off_ms_p99": ("\np99 ms", "{:.2f}".format),
+        "worst_wait_ms": ("worst\nwait ms", "{:.0f}".format),
+        "jain": ("Jain", "{:.2f}".format),
+        "commands": ("com-\nmands", "{:.1f}".format),
+        "round_trips": ("trips", "{:.1f}".format),
+        "pair_cpu_us": ("CPU\nus", "{:.0f}".format),
+        "waiter_requests": ("5 s\nwait", "{:.0f}".format),
+        "commands_64_to_8": ("64\nto 8", "{:.2f}".format),
+        "after_killed_s": ("killed\n+s", "{:.3f}".format),
     }
     in_docs = tuple(columns)
     names = {"ours": ("* {}", "**{}**"), "floor": ("_ {}", "*{}*"), "peer": ("  {}", "{}")}

@@ -75,16 +75,16 @@ class Purchase(Benchmark):
     part = "lab_bench_purchase"
     heading = "purchase"
     columns = {
-        "connections": ("con-\nnections", "{}"),
-        "per_second": ("a\nsecond", "{:.0f}"),
-        "to_reference": ("x ref-\nerence", "{:.2f}"),
-        "p50_ms": ("p50\nms", "{:.1f}"),
-        "p99_ms": ("p99\nms", "{:.1f}"),
-        "worker_cpu_ms": ("worker\nCPU ms", "{:.2f}"),
-        "queries": ("quer-\nies", "{:.2f}"),
-        "redis_trips": ("Redis\ntrips", "{:.2f}"),
-        "redis_cpu_us": ("Redis\nCPU us", "{:.0f}"),
-        "driver_cores": ("driver\ncores", "{:.2f}"),
+        "connections": ("con-\nnections", "{}".format),
+        "per_second": ("a\nsecond", "{:.0f}".format),
+        "to_reference": ("x ref-\nerence", "{:.2f}".format),
+        "p50_ms": ("p50\nms", "{:.1f}".format),
+        "p99_ms": ("p99\nms", "{:.1f}".format),
+        "worker_cpu_ms": ("worker\nCPU ms", "{:.2f}".format),
+        "queries": ("quer-\nies", "{:.2f}".format),
+        "redis_trips": ("Redis\ntrips", "{:.2f}".format),
+        "redis_cpu_us": ("Redis\nCPU us", "{:.0f}".format),
+        "driver_cores": ("driver\ncores", "{:.2f}".format),
         "breaches": ("ledger", lambda found: "BROKEN" if found else "ok"),
         "answers": ("answers", lambda of: ", ".join(f"{n} {kind}" for kind, n in of.items())),
     }

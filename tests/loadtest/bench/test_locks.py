@@ -134,4 +134,6 @@ def test_short_benchmark(tmp_path):
         False,
         1,
     )
+    assert "| hand-off p50 ms | p99 ms |" in table, "without the line breaks of a terminal"
+    assert "\nMedians of 1 rounds on python " in table
     assert table.endswith("<!-- /lab_bench -->\nafter\n")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.kernel.report import Target, met, page, summary
+from loadtest.kernel.report import Target, met, summary
 
 
 def line(*rounds: dict[str, Any]) -> dict[str, Any]:
@@ -44,9 +44,3 @@ def test_target(target: Target, value: float | None, is_met: bool | None) -> Non
     }
     text = f"t {target.sign} {target.limit:g}"
     assert met([target], lines) == [{"target": text, "value": value, "met": is_met}]
-
-
-def test_page_removes_the_line_breaks_of_a_terminal() -> None:
-    written = page(["que-\nries", "p99\nms"], [["1", "2"]], 3, {"python": "3"})
-    assert written.startswith("| queries | p99 ms |\n")
-    assert written.endswith("\nMedians of 3 rounds on python 3.\n")
