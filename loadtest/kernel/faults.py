@@ -7,13 +7,9 @@ are in `devservers.faults.injectors`. An entry of FAULTS is all that a new one n
 in `fail`.
 """
 
-import os
 import time
 from collections.abc import Sequence
-from ctypes import Array, c_long
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
 from django.utils.functional import Promise
@@ -21,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from devservers import Redis
-from devservers.faults.injectors import CutReplication, Disturb, ProcessFault, inject_into_self
+from devservers.faults.injectors import CutReplication, Disturb, ProcessFault
 from loadtest.kernel.topology import Stores
 
 
@@ -98,40 +94,6 @@ def fail(name: str, stores: Stores) -> str:
     cut.replace(server)
     stores.servers[what] = replica
     return f"replica cut off from process {server.pid}, promoted after its SIGKILL"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultTrigger:
-    """The faults of one run; every process of buyers has a copy."""
-
-    planned: str
-    after: tuple[int, ...]
-    """Units sold before each injection of the planned fault."""
-    count: "Synchronized[int]"
-    """Injections of the planned fault so far."""
-    requested: "Synchronized[int]"
-    """The fault that the next holder injects, as an index of NAMES."""
-    notices: Connection
-    """Tells the runner of each injection."""
-
-    def try_firing(self, sold: "Array[c_long]") -> None:
-        """Inject a fault if one is due; every holder calls this at the fail point."""
-        number = self.count.value
-        is_due = number < len(self.after) and sum(sold) >= self.after[number]
-        if not is_due and not self.requested.value:
-            return
-        with self.count.get_lock():
-            if is_due and self.count.value == number:
-                name = self.planned
-                self.count.value += 1
-            elif self.requested.value:
-                name = NAMES[self.requested.value]
-                self.requested.value = 0
-            else:
-                return  # another process was faster
-        self.notices.send((time.monotonic(), os.getpid(), name))
-        if holder := FAULTS[name].holder:
-            inject_into_self(holder)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """A process of buyers: its threads wait for the start, then buy as the pages do."""
 
 import ctypes
+import os
 import random
 import threading
 import time
@@ -8,13 +9,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import ClassVar
 
 from django.db import close_old_connections, connection, connections
 
-from loadtest.kernel.faults import FaultTrigger
+from devservers.faults.injectors import inject_into_self
+from loadtest.kernel.faults import FAULTS, NAMES
 from loadtest.kernel.history import Recorder
 from loadtest.load.plan import Plan
 from locking import failpoints, locks, policy
@@ -63,10 +67,34 @@ class SaleLoad:
     """Units sold, counted likewise."""
     outcomes: "ctypes.Array[Outcome]"
     """One for each customer."""
-    trigger: FaultTrigger
+    injected: "Synchronized[int]"
+    """Injections of the planned fault so far."""
+    requested: "Synchronized[int]"
+    """The fault that the next holder injects, as an index of NAMES."""
+    notices: Connection
+    """Tells the runner of each injection."""
     backend: str
     history: Path
     """The directory in which each process records its events."""
+
+    def try_injecting(self) -> None:
+        """Inject a fault if one is due; every holder calls this at the fail point."""
+        number, after = self.injected.value, self.plan.strike_after
+        is_due = number < len(after) and sum(self.sold) >= after[number]
+        if not is_due and not self.requested.value:
+            return
+        with self.injected.get_lock():
+            if is_due and self.injected.value == number:
+                name = self.plan.fault
+                self.injected.value += 1
+            elif self.requested.value:
+                name = NAMES[self.requested.value]
+                self.requested.value = 0
+            else:
+                return  # another process was faster
+        self.notices.send((time.monotonic(), os.getpid(), name))
+        if holder := FAULTS[name].holder:
+            inject_into_self(holder)
 
 
 def run_buyers(load: SaleLoad, process: int, late: bool) -> None:
@@ -81,7 +109,7 @@ def run_buyers(load: SaleLoad, process: int, late: bool) -> None:
     first = process * load.plan.threads
 
     def think() -> None:
-        load.trigger.try_firing(load.sold)
+        load.try_injecting()
         time.sleep(load.plan.think_ms / 1000)
 
     with failpoints.armed(THINK_AT, think), ThreadPoolExecutor(load.plan.threads) as pool:

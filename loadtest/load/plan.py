@@ -131,5 +131,5 @@ class Plan(Params):
     @property
     def strike_after(self) -> tuple[int, ...]:
         """Return the units sold before each injection."""
-        step = (1 - self.at) / self.strikes
-        return tuple(int(self.stock * (self.at + step * n)) for n in range(self.strikes))
+        times, step = self.strikes if self.fault != "none" else 0, (1 - self.at) / self.strikes
+        return tuple(int(self.stock * (self.at + step * n)) for n in range(times))

@@ -26,7 +26,6 @@ from loadtest.kernel.faults import (
     NAMES,
     PAUSE_SECONDS,
     Fault,
-    FaultTrigger,
     Injection,
     fail,
     marks,
@@ -69,8 +68,8 @@ class _FaultMonitor:
             for asked in map(json.loads, os.read(sys.stdin.fileno(), 1 << 16).splitlines()):
                 if asked["sale"] == self.load.slug:  # not of an earlier run
                     self.requests.append(asked["fault"])
-        if self.requests and self.is_idle and not self.load.trigger.requested.value:
-            self.load.trigger.requested.value = NAMES.index(self.requests.pop(0))
+        if self.requests and self.is_idle and not self.load.requested.value:
+            self.load.requested.value = NAMES.index(self.requests.pop(0))
 
     def _hold(self, injection: Injection, fault: Fault) -> None:
         """Hit a server, or resume a stopped process when its pause is over."""
@@ -148,13 +147,9 @@ def run_sale(
         served=RawArray("l", threads),
         sold=RawArray("l", threads),
         outcomes=RawArray(Outcome, len(customers)),
-        trigger=FaultTrigger(
-            planned=plan.fault,
-            after=plan.strike_after if plan.fault != "none" else (),
-            count=FORK.Value("i"),
-            requested=FORK.Value("i"),
-            notices=sender,
-        ),
+        injected=FORK.Value("i"),
+        requested=FORK.Value("i"),
+        notices=sender,
         backend=backend,
         history=history,
     )
@@ -201,5 +196,5 @@ def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, An
         "served": sum(load.served),
         "sold": sum(load.sold),
         "marks": marks(monitor.injections, started),
-        "requested": NAMES[load.trigger.requested.value],
+        "requested": NAMES[load.requested.value],
     }
