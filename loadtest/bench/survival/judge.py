@@ -44,8 +44,12 @@ def _at_once(events: Events) -> Verdict | None:
 
 
 def _late_write(events: Events) -> Verdict:
-    """Return the fate of A's write, and how A learned that it had lost the lock."""
-    refused = _first(events, "write", "A", "fail") is not None
+    """Return the fate of A's write, and how A learned that it had lost the lock.
+
+    B has written before. What they write to refuses a token below one that it has seen.
+    """
+    tokens = {event["actor"]: event["token"] or 0 for event in events if event["do"] == "write"}
+    refused = 0 < tokens.get("A", 0) < tokens.get("B", 0)
     noticed = "never told"
     if _first(events, "lost", "A"):
         noticed = "told"

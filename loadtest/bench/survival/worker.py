@@ -1,9 +1,8 @@
 """A process that acquires, writes and releases on request, and records what happens to it."""
 
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,6 @@ NOTICE = 1.0
 DONE = {"ok": True}
 
 
-class Resource:
-    """A row that remembers the newest token of its writers and refuses an older one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "resource.sqlite3"
-        self._execute("CREATE TABLE IF NOT EXISTS resource (token INTEGER)")
-        self._execute("INSERT INTO resource SELECT 0 WHERE NOT EXISTS (SELECT * FROM resource)")
-
-    def write(self, token: int | None) -> bool:
-        """Write; without a token there is nothing to compare, so the write is accepted."""
-        sql = "UPDATE resource SET token = max(token, ?1) WHERE token <= ?1"
-        return token is None or self._execute(sql, token) == 1
-
-    def _execute(self, sql: str, *values: int) -> int:
-        with closing(sqlite3.connect(self._file, timeout=10)) as database, database:
-            return database.execute(sql, values).rowcount
-
-
 class Commands:
     """The child's side of `WorkerProcess`: a method for each request."""
 
@@ -50,7 +31,7 @@ class Commands:
         """Open a handle on a lock that is used for one run."""
         if "zookeeper" in settings.LOCKS:
             settings.LOCKS["zookeeper"].setdefault("OPTIONS", {})["SESSION_TIMEOUT"] = LEASE
-        self.resource, self.recorder = Resource(Path(folder)), Recorder(Path(folder), actor)
+        self.recorder = Recorder(Path(folder), actor)
         self.owner = {"name": name, "owner": actor}
         self.handle = LIBRARIES[library].open(name, lease)
         return DONE
@@ -75,9 +56,8 @@ class Commands:
         return granted
 
     def write(self) -> dict[str, Any]:
-        """Write to the resource that the lock guards, with the token if there is one."""
-        is_accepted = self.resource.write(token := self.handle.token())
-        self.recorder.note("write", "ok" if is_accepted else "fail", token=token)
+        """Record a write to what the lock guards, with the token if there is one."""
+        self.recorder.note("write", token=self.handle.token())
         return DONE
 
     def notice(self) -> dict[str, Any]:

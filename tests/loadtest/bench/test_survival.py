@@ -48,6 +48,16 @@ def released(actor, at, type="ok"):
     return [grant(actor, at, "release", "invoke"), grant(actor, at, "release", type)]
 
 
+def write(actor, at, token):
+    return {"t": at * S, "actor": actor, "do": "write", "token": token}
+
+
+def late(token):
+    """A writes and releases after B, which has the token 7."""
+    grants = [grant("A", 0), grant("B", 2), *released("B", 3)]
+    return [*grants, write("B", 3, 7), write("A", 4, token), *released("A", 5, "fail")]
+
+
 KILL = {"t": 1 * S, "actor": "lab", "do": "fault", "type": "start", "target": "A"}
 LATE = {"t": 5 * S, "actor": "lab", "do": "released late"}
 QUEUE = [
@@ -71,6 +81,8 @@ def waiters(*order):
         ("kill", [grant("A", 0), KILL], "never"),
         ("kill", [grant("A", 0), KILL, grant("B", 4)], "after 3 s"),
         ("kill", [grant("A", -2), grant("B", -1), KILL], "two holders for 2 s"),
+        ("pause", late(6), "write refused, told at its release"),
+        ("pause", late(None), "write accepted, told at its release"),
         ("work", [grant("A", 0), *released("A", 4), grant("B", 4)], "one holder"),
         ("work", [grant("A", 0), grant("B", 2), *released("A", 4)], "two holders for 2 s"),
         ("late-release", [grant("A", 0), grant("B", 4), LATE, grant("C", 9)], "too slow to tell"),
