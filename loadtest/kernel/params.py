@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Self, get_args
 from django import forms
 from django.utils.functional import Promise
 
-from locking.exceptions import unknown
-
 Text = str | Promise
 MOST_IN_USAGE = 3
 """Choices that the usage of an option lists instead of its NAME."""
@@ -70,15 +68,7 @@ class Params:
             least, most = about.limits or (0, 0)
             if about.limits and value is not None and not least <= value <= most:
                 raise PlanError(f"{option} must be between {least:,} and {most:,}.")
-            if not about.choices:
-                continue
-            asked = value if _kind(one)[1] else (value,)
-            if not asked:
-                raise PlanError(f"Name at least one {option}: {', '.join(about.choices)}.")
-            for name in asked:
-                if name not in about.choices:
-                    raise PlanError(unknown(option, name, about.choices))
-            if len(set(asked)) < len(asked):
+            if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise PlanError(f"Name each {option} only once.")
         self.check()
 
