@@ -19,13 +19,11 @@ from typing import Any
 
 from devservers import HOST
 from devservers.process import with_parent_death_signal
-from loadtest.bench.purchase.measure import Figures, figures, percentiles, run_load
+from loadtest.bench.purchase.measure import Figures, breaches, figures, percentiles, run_load
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us
 from loadtest.load.http.buyers import Buyer, requests
-from loadtest.load.sale import wait_for_orders
-from shop.administration.audit import audit_sale
-from shop.models import Order, RejectedReservation, Sale
+from shop.models import Order, Sale
 from shop.reservations import reconciliation
 from shop.web.reservations import FIRST_MS
 
@@ -149,17 +147,3 @@ def measure(
             "breaches": [],
         },
     )
-
-
-def breaches(sale: Sale, acknowledged: int) -> Iterator[str]:
-    """Yield the breaches of a queued sale, once its acknowledged orders should be written."""
-    wait_for_orders(sale, acknowledged)
-    audit = audit_sale(sale=Sale.objects.get(pk=sale.pk))
-    yield from audit.breaches
-    if audit.reserved or audit.drift:
-        yield f"{audit.reserved} reserved and not written, drift {audit.drift}"
-    orders = Order.objects.filter(sale=sale).count()
-    if orders != acknowledged:
-        yield f"{orders} orders, {acknowledged} acknowledged"
-    if rejected := RejectedReservation.objects.filter(sale=sale).count():
-        yield f"{rejected} rejected"

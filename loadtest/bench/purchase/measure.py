@@ -1,7 +1,7 @@
-"""What one HTTP load costs the shop, as the figures of a line of the table."""
+"""What one HTTP load costs the shop and leaves behind, as the figures of a line of the table."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from django.db import connections
@@ -9,8 +9,11 @@ from django.db import connections
 from devservers.process_pool import TIMEOUT, ProcessPool
 from loadtest.bench.purchase.web import WebServer
 from loadtest.load.http.client import Replies, send_requests
+from loadtest.load.sale import wait_for_orders
 from loadtest.load.verdict import percentile
 from locking import locks
+from shop.administration.audit import audit_sale
+from shop.models import Order, RejectedReservation, Sale
 
 Figures = dict[str, Any]
 
@@ -56,3 +59,21 @@ def figures(heard: Replies, cpu: float, *, wanted: str = "") -> Figures:
 def percentiles(waits: Sequence[float]) -> dict[str, float]:
     """Return p50 and p99 of waits in seconds, as milliseconds."""
     return {f"p{share}_ms": round(percentile(waits, share / 100) * 1000, 2) for share in (50, 99)}
+
+
+def breaches(sale: Sale, acknowledged: int, *, keeps_ledger: bool = True) -> Iterator[str]:
+    """Yield the breaches of a sale, once its acknowledged orders should be written."""
+    if sale.is_queued:
+        wait_for_orders(sale, acknowledged)
+    audit = audit_sale(sale=Sale.objects.get(pk=sale.pk))
+    if keeps_ledger:
+        yield from audit.breaches
+    elif audit.initial != audit.available + audit.held:
+        yield f"{audit.initial} initial != {audit.available} available + {audit.held} held"
+    if audit.reserved or audit.drift:
+        yield f"{audit.reserved} reserved and not written, drift {audit.drift}"
+    orders = Order.objects.filter(sale=sale).count()
+    if orders != acknowledged:
+        yield f"{orders} orders, {acknowledged} acknowledged"
+    if rejected := RejectedReservation.objects.filter(sale=sale).count():
+        yield f"{rejected} rejected"

@@ -1,11 +1,12 @@
 """`manage.py lab bench purchase`: a short run, and what its ledgers and its page say."""
 
+from functools import partial
 from io import StringIO
 
 import pytest
 from django.utils import timezone
 
-from loadtest.bench.purchase import report, runner
+from loadtest.bench.purchase import measure, report, runner
 from loadtest.kernel.terminal import Terminal
 from loadtest.management.commands.lab import Command
 from shop.models import Order, User
@@ -19,16 +20,17 @@ PURCHASE = report.Purchase()
 def test_order_without_ledger_entry_is_a_breach(line):
     buyer = User.objects.create(username="buyer")
     sale = runner.sale_of(line, 1, [buyer, buyer, buyer])
-    assert list(runner.breaches(line, sale, 0)) == []
+    found = partial(measure.breaches, sale, 0, keeps_ledger=line.keeps_ledger)
+    assert list(found()) == []
     Order.objects.create(
         customer=buyer, sale=sale, quantity=1, unit_price=1, key="x", pay_by=timezone.now()
     )
-    broken = " ".join(runner.breaches(line, sale, 0))
+    broken = " ".join(found())
     assert "3 initial != 3 available + 1 held" in broken
     assert "1 orders, 0 acknowledged" in broken
-    found = {"lines": [{"line": "direct", "breaches": [broken]}], "missing": {}}
-    assert not PURCHASE.is_ok(found)
-    assert list(PURCHASE.wrong(found)) == [f"direct: {broken}"]
+    told = {"lines": [{"line": "direct", "breaches": [broken]}], "missing": {}}
+    assert not PURCHASE.is_ok(told)
+    assert list(PURCHASE.wrong(told)) == [f"direct: {broken}"]
 
 
 def test_table_for_people_names_the_versions_of_each_store():
