@@ -51,15 +51,12 @@ REJECTED: dict[str, Place] = {
     "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
 }
 """The line that finds another owner's lock instead."""
+SALES, STREAM = f"{RECIPES}/flash_sale.py", "shop, stream with acknowledgement"
 KILLED: dict[tuple[str, str], Place] = {
-    ("DECR, then RPUSH; LPOP", "buyer A"): (f"{RECIPES}/flash_sale.py", "reach(RESERVED)"),
-    ("DECR, then RPUSH; LPOP", "consumer"): (f"{RECIPES}/flash_sale.py", "reach(POPPED)"),
-    ("shop, stream with acknowledgement", "buyer A"): (
-        *("loadtest/load/own_sale.py", "reach(RESERVED)"),
-    ),
-    ("shop, stream with acknowledgement", "consumer"): (
-        *("shop/reservations/order_writer.py", 'reach("queued.read")'),
-    ),
+    ("DECR, then RPUSH; LPOP", "buyer A"): (SALES, "reach(RESERVED)"),
+    ("DECR, then RPUSH; LPOP", "consumer"): (SALES, "reach(POPPED)"),
+    (STREAM, "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
+    (STREAM, "consumer"): ("shop/reservations/order_writer.py", 'reach("queued.read")'),
 }
 """By guard and actor, the fail point at which a process is killed."""
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}

@@ -45,18 +45,16 @@ TARGETS = [
         ("postgresql_session", "s after a kill", "after_killed_s", "<=", 0.05),
     )
 ]
+PAIRS, KAZOO = "pairs_per_second", "kazoo Lock"
 RATIOS = [
-    Target(f"{line}: {text}", line, figure, sign, limit, other)
-    for line, other, text, figure, sign, limit in (
-        ("redis", "redis-py Lock", "x redis-py Lock", "pairs_per_second", ">=", 2),
-        *(
-            (f"{one} writer", one, "x plain lock, uncontended", "pairs_per_second", ">=", 0.8)
-            for one in ("redis", "zookeeper")
-        ),
-        ("zookeeper", "kazoo Lock", "x kazoo Lock, uncontended", "pairs_per_second", ">=", 1.2),
-        ("zookeeper", "kazoo Lock", "wave, x kazoo", "wave_ms", "<=", 1),
-        ("zookeeper", "kazoo Lock", "hand-off p50, x kazoo", "hand_off_ms_p50", "<=", 1),
-    )
+    Target("redis: x redis-py Lock", "redis", PAIRS, ">=", 2, "redis-py Lock"),
+    *(
+        Target(f"{one} writer: x plain lock, uncontended", f"{one} writer", PAIRS, ">=", 0.8, one)
+        for one in ("redis", "zookeeper")
+    ),
+    Target("zookeeper: x kazoo Lock, uncontended", "zookeeper", PAIRS, ">=", 1.2, KAZOO),
+    Target("zookeeper: wave, x kazoo", "zookeeper", "wave_ms", "<=", 1, KAZOO),
+    Target("zookeeper: hand-off p50, x kazoo", "zookeeper", "hand_off_ms_p50", "<=", 1, KAZOO),
 ]
 
 
