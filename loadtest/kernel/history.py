@@ -32,7 +32,6 @@ import itertools
 import json
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -194,19 +193,13 @@ class Recorder:
 
 def history(folder: Path) -> list[Event]:
     """Return the events of all processes, in order of time."""
-    keep = sys.intern
-
-    def interned(pairs: list[tuple[str, Any]]) -> Event:
-        short = ("actor", "do", "type", "name", "owner", "backend", "error")
-        return {key: keep(value) if key in short else value for key, value in pairs}
-
     events: list[Event] = []
     for file in folder.glob("*.jsonl"):
         with file.open() as lines:
             for line in lines:
                 # The last line of a killed process may be incomplete.
                 with suppress(json.JSONDecodeError):
-                    events.append(json.loads(line, object_pairs_hook=interned))
+                    events.append(json.loads(line))
     events.sort(key=lambda event: int(event["t"]))
     return events
 
