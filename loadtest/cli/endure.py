@@ -23,8 +23,6 @@ HEADINGS = {
     "lease_held": "lease held (s)",
 }
 """Titles of the report's tables and columns, where its names are short."""
-PROXIED = {"slow": ("database", "redis"), "recovery": ("redis",)}
-"""The stores that an experiment reaches through a proxy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +46,7 @@ class Endurance(Command):
         # No order expires, because the units sold are counted.
         pay_within: int = 86_400,
         params: type[Params] = EnduranceParams,
+        **stores: Any,
     ) -> None:
         self.what, self.params = what, params
         self.experiment = experiment or f"loadtest.resilience.{what}"
@@ -55,10 +54,9 @@ class Endurance(Command):
         self.topology = Topology(
             database="mariadb",
             servers=servers,
-            proxied=PROXIED.get(what, ()),
-            is_durable=what == "recovery",
             is_deployed=True,
             environ={"BUY_LIMIT": "1000000/second", "PAY_WITHIN_SECONDS": str(pay_within)},
+            **stores,
         )
 
     def run(self, asked: Any, bar: Bar) -> Row:
@@ -96,8 +94,8 @@ class Endurance(Command):
 
 COMMANDS = {
     "restarts": Endurance("restarts"),
-    "recovery": Endurance("recovery", ("redis", "zookeeper")),
-    "slow": Endurance("slow"),
+    "recovery": Endurance("recovery", ("redis", "zookeeper"), proxied=["redis"], is_durable=True),
+    "slow": Endurance("slow", proxied=["database", "redis"]),
 }
 
 

@@ -62,13 +62,11 @@ class Survival(Command):
                 servers=[one for one in ("redis", "redlock", "zookeeper") if one in families],
             )
             wanted = report["settings"] | {"libraries": sorted(chosen)}
-            versions = report["versions"]
             for event in events(RUNNER, wanted, topology, report, bar.show):
                 if event["event"] == "library":
                     lines[event["library"]] |= event
                 elif event["event"] == "run":
                     lines[event["library"]]["runs"].append(event)
-            report["versions"] = versions | report["versions"]
         return judged(report)
 
     def is_ok(self, report: Row) -> bool:

@@ -27,7 +27,7 @@ def events(
         for event in experiment.events():
             progress(event)
             if event["event"] == "versions":
-                report["versions"] = event["versions"]
+                report["versions"] = report.get("versions", {}) | event["versions"]
             elif event["event"] == "stores" and "missing" in report:
                 report["missing"] |= event["missing"]
             yield event
