@@ -43,7 +43,6 @@ class ScenarioCommand(Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the scenario names and the output files."""
-        parser.set_defaults(print_help=parser.print_help)
         text = "a scenario from --list, or all"
         parser.add_argument("names", nargs="*", metavar="NAME", help=text)
         parser.add_argument("--list", action="store_true", help="list scenarios and exit")
@@ -60,8 +59,7 @@ class ScenarioCommand(Command):
             return 0
         names = list(dict.fromkeys(options["names"]))
         if not names:
-            options["print_help"]()
-            return 2
+            raise PlanError("Name scenarios of --list, or all of them: all.")
         asked = Scenarios.of(options, names=tuple(SCENARIOS if names == ["all"] else names))
         if options["write"] and set(asked.names) != set(SCENARIOS):
             raise PlanError("--write needs all scenarios")

@@ -84,7 +84,6 @@ def preview(report: dict[str, Any], *, scale: int = 1) -> bytes:
 
 def write_charts(report: dict[str, Any], folder: Path, *, suffix: str) -> None:
     """Write NAME-broken and NAME-repaired for each scenario, as svg or png."""
-    folder.mkdir(parents=True, exist_ok=True)
     for result in report["scenarios"]:
         for variant in result["halves"]:
             file = folder / f"{result['name']}-{half(variant)}.{suffix}"

@@ -98,6 +98,7 @@ def test_rounds_are_counted() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ([], "Name scenarios of --list"),
         (["no-lock", "--rounds", "0"], "--rounds must be between 1 and 1,000"),
         (["no-lock", "--rounds", "2", "--svg", "."], "Files show one round"),
         (["holder-pused"], "Did you mean 'holder-paused'\\? Choose from no-lock,"),
@@ -111,13 +112,6 @@ def test_bad_arguments_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(CommandError, match=message) as caught:
         call_command("lab", "scenario", *words)
     assert caught.value.returncode == 2
-
-
-def test_without_a_name_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        call_command("lab", "scenario")
-    assert ended.value.code == 2
-    assert "Example: manage.py lab scenario holder-paused" in capsys.readouterr().out
 
 
 def test_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
