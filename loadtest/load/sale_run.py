@@ -21,15 +21,7 @@ from typing import Any
 from devservers.faults.waiting import until
 from devservers.process import is_stopped
 from devservers.process_pool import PoolFailed, ProcessPool
-from loadtest.kernel.faults import (
-    FAULTS,
-    NAMES,
-    PAUSE_SECONDS,
-    Fault,
-    Injection,
-    fail,
-    marks,
-)
+from loadtest.kernel.faults import FAULTS, NAMES, PAUSE_SECONDS, Fault, Injection, fail, marks
 from loadtest.kernel.history import Recorder
 from loadtest.kernel.topology import Stores
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
