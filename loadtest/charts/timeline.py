@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.axis import LABEL, LEFT, RIGHT, WIDTH, Axis, Labels, anchored, width, wrapped
 from loadtest.charts.svg import INK, tag
-from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, lane_title, read, translate
+from loadtest.charts.timeline_data import WATCHDOG, Lane, Span, TimelineData, lane_title, translate
 from loadtest.charts.timeline_signs import BAD, BELIEF, FAULT, WAITING, sign
 from loadtest.charts.timeline_storage import BAR, BOLD, Panel
 from loadtest.charts.timeline_story import story
@@ -32,7 +32,7 @@ from loadtest.kernel.history import SECOND
 from loadtest.kernel.report import duration
 from shop.sales.guards import guard_words
 
-__all__ = ["draw", "heading", "length_of", "read", "story"]
+__all__ = ["draw", "heading", "length_of", "story"]
 
 STYLE = (
     "@media (prefers-color-scheme: dark) {"
@@ -59,7 +59,7 @@ def draw(
 
 def length_of(variants: Iterable[Mapping[str, Any]]) -> int:
     """Return the nanoseconds that an axis must show for the longest of the variants."""
-    return max((data.end - data.begin for data in map(read, variants)), default=0)
+    return max((data.end - data.begin for data in map(TimelineData, variants)), default=0)
 
 
 def assets() -> dict[str, SafeString]:
@@ -79,7 +79,7 @@ class _Timeline(Panel):
     def __init__(
         self, variant: Mapping[str, Any], title: str, length: int, *, is_brief: bool
     ) -> None:
-        data = read(variant)
+        data = TimelineData(variant)
         super().__init__(data, Axis(data.begin, length or data.end - data.begin))
         self.variant, self.title, self.is_brief = variant, title, is_brief
         self.id = f"over-{crc32(f'{title} {data.begin}'.encode()):x}"

@@ -118,14 +118,13 @@ def short_tokens(events: Sequence[Event]) -> dict[int, str]:
 class TimelineData:
     """The lanes in the order of their first event, the overlaps and the writes to the stock."""
 
-    def __init__(
-        self, recorded: Sequence[Event], has_fences: bool | None = None, stock: int = 0
-    ) -> None:
-        """By default, the lock has fences if a reader of the stock row had one.
+    def __init__(self, variant: Mapping[str, Any]) -> None:
+        """Read the `events` of a variant.
 
-        `stock` are the units of the sale, if the events begin in the middle of it.
+        `stock` are the units of the sale, if the events begin in the middle of it. `has_fences`
+        says if the lock has fences, by default if a reader of the stock row had one.
         """
-        self.events = own(recorded)
+        self.events = own(variant["events"])
         drawn = [e["t"] for e in self.events if e["do"] != "renew"] or [0, 1]
         self.begin: int = drawn[0]
         self.end: int = drawn[-1]
@@ -142,8 +141,7 @@ class TimelineData:
         self._released = {one.owner: one.release for one in grants}
         reads = [e for e in self.events if e["do"] == "read"]
         self._tokens = short_tokens(self.events)
-        if has_fences is None:
-            has_fences = any(e.get("token") in self._tokens for e in reads)
+        has_fences = variant.get("has_fences", any(e.get("token") in self._tokens for e in reads))
         found = leases(self.events, self.end)
         self.leases = found if has_fences else [one._replace(fence=(0, 0)) for one in found]
         self._is_fenced = any(e.get("error") == "StaleFence" for e in self.events)
@@ -155,7 +153,7 @@ class TimelineData:
         """Its epoch."""
         self._quantity = next((e["quantity"] for e in reads), None)
         """The stock row. The first read shows what it was: nothing had been written yet."""
-        self._initial = stock or self._quantity or 0
+        self._initial = variant.get("stock") or self._quantity or 0
         self._sold = self._initial - (self._quantity or 0)
         self._asked: dict[str, tuple[str, int]] = {}
         self._faults: dict[tuple[str, str], int] = {}
@@ -287,8 +285,3 @@ class TimelineData:
         write = StockWrite(at, before, after, sold, self._initial or sold, uncounted, rejected)
         self.stock.append(write)
         self._quantity = after
-
-
-def read(variant: Mapping[str, Any]) -> TimelineData:
-    """Return the timeline data of a variant."""
-    return TimelineData(variant["events"], variant.get("has_fences"), variant.get("stock", 0))

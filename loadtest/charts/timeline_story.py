@@ -15,7 +15,6 @@ from loadtest.charts.timeline_data import (
     StockWrite,
     TimelineData,
     lane_title,
-    read,
     translate,
 )
 from loadtest.charts.timeline_storage import stock_text
@@ -93,7 +92,7 @@ class Sentence(NamedTuple):
 
 def story(variant: Mapping[str, Any]) -> list[Sentence]:
     """Return the events of the chart in words and in order."""
-    data, guard = read(variant), str(variant.get("guard", ""))
+    data, guard = TimelineData(variant), str(variant.get("guard", ""))
     aliases = {e["owner"]: e["backend"] for e in data.events if "backend" in e}
     writes = {write.at: write for write in data.stock}
     released = dict(_of_releases(data))

@@ -7,7 +7,7 @@ from typing import Any
 from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
-from loadtest.charts import timeline_data
+from loadtest.charts.timeline_data import TimelineData
 from loadtest.kernel.judges import Finding, verdict
 from loadtest.kernel.topology import Stores
 from loadtest.scenarios.catalogue import SCENARIOS
@@ -38,7 +38,7 @@ def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None
             with closing(Testbed(stores)) as testbed:
                 run = testbed.finish(scenario.run(testbed, is_repaired))
             variant = {"guard": guard, "is_repaired": is_repaired, **run}
-            if wrong := timeline_data.read(variant).contradictions():
+            if wrong := TimelineData(variant).contradictions():
                 raise FaultFailed(f"the recording contradicts itself: {wrong[0]}")
             variants.append(variant)  # only what may be drawn
         found = scenario.findings(variants[0]["facts"], variants[1]["facts"])

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 from loadtest.charts import timeline
 from loadtest.charts.axis import LEFT, RIGHT
+from loadtest.charts.timeline_data import TimelineData
 from loadtest.kernel.history import SECOND
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +28,7 @@ def misplaced(svg: str) -> list[str]:
 
 def contradictions(events: list[dict[str, Any]]) -> list[str]:
     """Return those of the leases shown after any of the events."""
-    shown = (timeline.read({"events": events[:count]}) for count in range(1, len(events) + 1))
+    shown = (TimelineData({"events": events[:count]}) for count in range(1, len(events) + 1))
     return [found for data in shown for found in data.contradictions()]
 
 

@@ -10,6 +10,7 @@ from django.utils import translation
 
 from loadtest.charts import svg, timeline
 from loadtest.charts.axis import LEFT, RIGHT, WIDTH, Axis, width
+from loadtest.charts.timeline_data import TimelineData
 from loadtest.kernel.history import SECOND
 from loadtest.scenarios import SCENARIOS, export
 from tests.loadtest.charts.drawn import (
@@ -33,13 +34,13 @@ def variants_of(name: str) -> list[dict[str, Any]]:
 
 
 def leases(variant: dict[str, Any]) -> list[tuple[Any, ...]]:
-    data = timeline.read(variant)
+    data = TimelineData(variant)
     ends = ((one, one.begin / SECOND, one.end / SECOND) for one in data.leases)
     return [(one.holder, begin, end, one.how, data.token_of(one)) for one, begin, end in ends]
 
 
 def test_lanes_overlaps_and_stock_of_a_history() -> None:
-    data = timeline.read(paused())
+    data = TimelineData(paused())
     a, b = data.lanes["buyer A"], data.lanes["buyer B"]
     assert [(span.begin, span.end) for span in a.beliefs] == [(0.1 * SECOND, 2.4 * SECOND)]
     assert leases(paused()) == [
@@ -120,7 +121,7 @@ def test_recorded_events_are_drawn_at_their_linear_time(name: str) -> None:
     """In both variants, whose axes show the same number of seconds; no store grants twice."""
     length = timeline.length_of(variants_of(name))
     for variant in variants_of(name):
-        drawn, data = timeline.draw(variant, length=length), timeline.read(variant)
+        drawn, data = timeline.draw(variant, length=length), TimelineData(variant)
         assert misplaced(drawn) == []
         assert contradictions(variant["events"]) == []
         panel = next(parse(drawn).iter(f"{SVG}g"))
@@ -188,15 +189,15 @@ def deleted(*, is_recorded: bool = True) -> dict[str, Any]:
 
 def test_lease_ends_with_the_delete_that_removed_it() -> None:
     assert leases(deleted())[1][2:4] == (1.21, "deleted")
-    assert timeline.read(deleted()).contradictions() == []
+    assert TimelineData(deleted()).contradictions() == []
     assert "DEL removes the key of buyer B" in texts(timeline.draw(deleted()))
     assert "1.210 s This deletes the key of buyer B." in told(deleted())
 
 
 def test_what_no_store_grants_is_a_contradiction() -> None:
-    found = timeline.read(deleted(is_recorded=False)).contradictions()
+    found = TimelineData(deleted(is_recorded=False)).contradictions()
     assert found == ["redis: buyer B and buyer C have leases for 0.300 s"]
-    found = timeline.read(paused(A=8, B=7)).contradictions()
+    found = TimelineData(paused(A=8, B=7)).contradictions()
     assert found == ["redis: buyer B has no higher fence than the one before"]
 
 
