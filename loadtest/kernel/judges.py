@@ -26,7 +26,6 @@ from typing import Any, Literal, NamedTuple, Self
 from loadtest.kernel.history import SECOND, Dump, Event
 from loadtest.kernel.holds import Hold, Lease, holds, overlaps
 from locking.claims import Capabilities
-from shop.administration.audit import StockAudit
 from shop.models import Order, digest
 
 INVERSION = SECOND // 4
@@ -184,24 +183,6 @@ def audit(run: Run) -> Iterator[Finding]:
     """Find what the audit found of units, stock row and ledger."""
     for breach in run.dump.audit.breaches if run.dump else ():
         yield Finding("audit", breach)
-
-
-def sold(audit: StockAudit, *, wanted: int, confirmed: int, unknown: int = 0) -> list[Finding]:
-    """Find a sale that is "oversold" or "undersold": the first word of the finding.
-
-    `wanted` units could be sold, and `confirmed` buyers were told that they had bought. As many as
-    `unknown` gave up while nothing was decided: some may have an order.
-    """
-    orders, why = audit.sold + audit.held, list(audit.breaches)
-    if audit.oversold:
-        return [Finding("oversold", "; ".join(why))]
-    if orders < wanted:
-        why.append(f"{orders} orders, {wanted} units could be sold")
-    elif not confirmed <= orders <= confirmed + unknown or why:
-        # Every buyer was served, but units appeared or vanished.
-        why.append(f"{confirmed} buyers were told that they had bought, {orders} orders exist")
-    is_short = orders < max(wanted, confirmed) or audit.lost
-    return [Finding("undersold" if is_short else "oversold", "; ".join(why))] if why else []
 
 
 def fences(run: Run) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS
-from loadtest.kernel.judges import sold
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
 from shop.administration.audit import StockAudit
@@ -109,10 +108,23 @@ def figures(
 def sold_verdict(
     audit: StockAudit, *, wanted: int, confirmed: int, unknown: int = 0
 ) -> tuple[Verdict, str]:
-    """Return "ok", "oversold" or "undersold", and the reason; see `sold`."""
-    for finding in sold(audit, wanted=wanted, confirmed=confirmed, unknown=unknown):
-        return finding.judge, finding.why
-    return "ok", f"{audit.sold + audit.held} orders, and the ledger is consistent"
+    """Return "ok", "oversold" or "undersold", and the reason.
+
+    `wanted` units could be sold, and `confirmed` buyers were told that they had bought. As many as
+    `unknown` gave up while nothing was decided: some may have an order.
+    """
+    orders, why = audit.sold + audit.held, list(audit.breaches)
+    if audit.oversold:
+        return "oversold", "; ".join(why)
+    if orders < wanted:
+        why.append(f"{orders} orders, {wanted} units could be sold")
+    elif not confirmed <= orders <= confirmed + unknown or why:
+        # Every buyer was served, but units appeared or vanished.
+        why.append(f"{confirmed} buyers were told that they had bought, {orders} orders exist")
+    if not why:
+        return "ok", f"{orders} orders, and the ledger is consistent"
+    is_short = orders < max(wanted, confirmed) or audit.lost
+    return "undersold" if is_short else "oversold", "; ".join(why)
 
 
 def not_run(plan: Plan, why: str) -> dict[str, Any]:
