@@ -3,7 +3,6 @@
     run = Run(history(folder), dump(sale), Promise.of(locks["redis"].capabilities))
     judge(run)              # the findings of all judges; none: the run is ok
     facts(run)              # numbers, counted even where the guard promises nothing
-    verdict(judge(run))     # ok, broken or not-run, and the reason
 
 After a fault that leads to two holders, `facts(run)["overlaps"]` proves it.
 
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from loadtest.kernel.history import SECOND, Dump, Event
 from loadtest.kernel.holds import Hold, Lease, holds, overlaps
@@ -32,7 +31,6 @@ INVERSION = SECOND // 4
 """Two claims closer than this may have been sent in the other order than recorded."""
 MOST = 5
 """Findings of one judge; a run that breaks a promise often breaks it everywhere."""
-Verdict = Literal["ok", "broken", "not-run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +49,10 @@ class Promise:
 
 
 class Finding(NamedTuple):
-    """A promise that a run broke, or the reason why the run shows nothing."""
+    """A promise that a run broke."""
 
     judge: str
     why: str
-    verdict: Verdict = "broken"
 
     def __str__(self) -> str:
         return f"{self.judge}: {self.why}"
@@ -89,15 +86,6 @@ def judge(run: Run) -> list[Finding]:
     }
     chosen = [one for one, applies in promised.items() if applies]
     return [finding for one in chosen for finding in islice(one(run), MOST)]
-
-
-def verdict(findings: Iterable[Finding]) -> tuple[Verdict, str]:
-    """Return the worst verdict, and the reasons; what is broken is worse than what did not run."""
-    found = list(findings)
-    worst: Verdict = "ok"
-    for one in found:
-        worst = one.verdict if worst != "broken" else worst
-    return worst, "; ".join(one.why for one in found if one.verdict == worst)
 
 
 def facts(run: Run) -> dict[str, Any]:

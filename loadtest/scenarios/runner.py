@@ -8,7 +8,6 @@ from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.charts.timeline_data import TimelineData
-from loadtest.kernel.judges import Finding, verdict
 from loadtest.kernel.topology import Stores
 from loadtest.scenarios.catalogue import SCENARIOS
 from loadtest.scenarios.scenario import Result, Scenario
@@ -31,7 +30,6 @@ def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None
     """Run both variants of a scenario; return them and the verdict."""
     began = time.monotonic()
     variants: list[dict[str, Any]] = []
-    found: list[Finding] = []
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
             show("repaired" if is_repaired else "broken")
@@ -41,14 +39,13 @@ def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None
             if wrong := TimelineData(variant).contradictions():
                 raise FaultFailed(f"the recording contradicts itself: {wrong[0]}")
             variants.append(variant)  # only what may be drawn
-        found = scenario.findings(variants[0]["facts"], variants[1]["facts"])
+        verdict, why = scenario.verdict(variants[0]["facts"], variants[1]["facts"])
     except (ServerError, FaultFailed) as error:
-        found = [Finding("lab", str(error), "not-run")]
-    worst, why = verdict(found)
+        verdict, why = "not-run", str(error)
     return {
         "name": scenario.name,
         "row": scenario.row,
-        "verdict": "failed" if worst == "broken" else worst,
+        "verdict": verdict,
         "why": why,
         "seconds": round(time.monotonic() - began, 1),
         "halves": variants,

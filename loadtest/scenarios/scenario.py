@@ -5,14 +5,13 @@ function injects is in `devservers.faults.injectors`. `loadtest.kernel.faults` h
 `lab run`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from loadtest.kernel.judges import Finding
 from loadtest.kernel.report import duration
 from loadtest.scenarios.testbed import Testbed
 
@@ -74,15 +73,13 @@ class Scenario:
     requires_overlap: bool = True
     """The broken variant counts only if two processes believed at once that they held the lock."""
 
-    def findings(self, broken: Mapping[str, Any], repaired: Mapping[str, Any]) -> list[Finding]:
-        """Return why nothing was shown, or that the repaired variant broke as well."""
+    def verdict(self, broken: Facts, repaired: Facts) -> tuple[str, str]:
+        """Return "ok", "not-run" if nothing was shown, or "failed", and the reason."""
         if self.requires_overlap and not broken["overlaps"]:
-            why = "no two holders were seen: the fault did not fire"
-            return [Finding("control", why, "not-run")]
+            return "not-run", "no two holders were seen: the fault did not fire"
         if not broken["broke"]:
-            return [Finding("control", "the control did not break", "not-run")]
-        why = "the repaired variant broke as well"
-        return [Finding("repair", why)] if repaired["broke"] else []
+            return "not-run", "the control did not break"
+        return ("failed", "the repaired variant broke as well") if repaired["broke"] else ("ok", "")
 
     def describe(self, result: Result) -> list[str]:
         """Return three sentences on the actual run in the active language; none if it failed."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kernel.history import SECOND, Dump, Event, OrderRow, Recorder, history
-from loadtest.kernel.judges import Finding, Promise, Run, facts, judge, verdict
+from loadtest.kernel.judges import Finding, Promise, Run, facts, judge
 from shop.administration.audit import StockAudit
 from shop.models import digest
 
@@ -67,13 +67,6 @@ def test_leases_and_tokens(script: str, broken: str, overlaps: tuple[int, int]) 
 def test_grant_before_an_older_claim_counts_as_inversion() -> None:
     assert facts(Run(told("a? ... b? b=1 b. a=2")))["inversions"] == 1
     assert facts(Run(told("a? b? b=1 b. a=2")))["inversions"] == 0
-
-
-def test_worst_verdict_counts() -> None:
-    missing, wrong = Finding("control", "no fault", "not-run"), Finding("tokens", "twice")
-    assert verdict([]) == ("ok", "")
-    assert verdict([missing]) == ("not-run", "no fault")
-    assert verdict([missing, wrong, wrong]) == ("broken", "twice; twice")
 
 
 def bought(user: int, *ends: tuple[str, str]) -> list[Event]:
