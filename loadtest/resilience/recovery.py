@@ -6,7 +6,7 @@ release was lost would stay held for its ttl.
 
 import time
 from statistics import median
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from django.db import connections
 
@@ -35,26 +35,17 @@ DURATIONS = (0.2, 0.5, 1.0, 3.0)
 MAX_RESUME = 0.5
 """Seconds from the first reply of Redis to the next purchase."""
 BUYERS = 8
-
-
-class StoreFault(NamedTuple):
-    """A fault of a store, and the seconds that are allowed until the next purchase.
-
-    They count from the first reply of a store that was down; for a fault of ZooKeeper's leader,
-    from the fault, since the other nodes elect a new one. A lease that was held is added.
-    """
-
-    store: str
-    do: str
-    within: float
-
-
 FAULTS = (
-    StoreFault("database", "kill", 3.0),
-    StoreFault("zookeeper", "kill", 3.0),
-    StoreFault("zookeeper", "stop", 6.0),
-    StoreFault("zookeeper", "cut off", 8.0),
+    ("database", "kill", 3.0),
+    ("zookeeper", "kill", 3.0),
+    ("zookeeper", "stop", 6.0),
+    ("zookeeper", "cut off", 8.0),
 )
+"""Stores, their faults, and the seconds that are allowed until the next purchase.
+
+They count from the first reply of a store that was down; for a fault of ZooKeeper's leader, from
+the fault, since the other nodes elect a new one. A lease that was held is added.
+"""
 
 
 def main(asked: dict[str, Any], stores: Stores) -> Report:
@@ -67,7 +58,7 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
                 for seconds in DURATIONS
             ]
         with load(shop.buy, 4, pause=0.05) as more:
-            rows = [_fail(fault, stores, more) for fault in FAULTS]
+            rows = [_fail(*fault, stores, more) for fault in FAULTS]
     late = [
         "{store} {do}: {seconds} s, {within:g} s were allowed".format(**row)
         for row in rows
@@ -83,31 +74,31 @@ def main(asked: dict[str, Any], stores: Stores) -> Report:
     return verdict(breaches, interruptions=interruptions, blows=rows, answers=statuses(replies))
 
 
-def _fail(fault: StoreFault, stores: Stores, replies: list[Reply]) -> Report:
+def _fail(store: str, do: str, within: float, stores: Stores, replies: list[Reply]) -> Report:
     connections.close_all()  # the last fault broke this process's connections too
-    policy.switch(backend=fault.store, reason="lab endure recovery")
+    policy.switch(backend=store, reason="lab endure recovery")
     next_purchase(replies, time.monotonic())
-    lease = locks[fault.store].ttl if locks[fault.store].inspect() else 0.0
+    lease = locks[store].ttl if locks[store].inspect() else 0.0
     locks.close()
     since = time.monotonic()
-    if fault.store == "zookeeper":
+    if store == "zookeeper":
         ensemble = cast(Partitioned, stores.zookeeper)
-        leader = FailLeader(ensemble, cast(LeaderFailure, fault.do))
+        leader = FailLeader(ensemble, cast(LeaderFailure, do))
         leader.inject()
         elected = time.monotonic()
         bought = next_purchase(replies, since, elected)
         leader.recover()
         seen = f"{leader.proof}, seen after {elected - since:.2f} s"
     else:
-        seen = Disturb([stores.servers[fault.store]], fault.do).last(DOWN_SECONDS)
+        seen = Disturb([stores.servers[store]], do).last(DOWN_SECONDS)
         since = time.monotonic()
         bought = next_purchase(replies, since)
     return {
-        **fault._asdict(),
+        **{"store": store, "do": do, "within": within},
         "seen": seen,
         "seconds": round(bought - since, 2),
         "lease_held": lease,
-        "ok": bool(seen) and bought - since <= fault.within + lease,
+        "ok": bool(seen) and bought - since <= within + lease,
     }
 
 

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from devservers import ServerError
@@ -16,23 +17,18 @@ from loadtest.scenarios.testbed import Testbed
 
 def main(asked: dict[str, Any], stores: Stores) -> None:
     """Run the named scenarios."""
-    names = asked["names"]
-    for place, name in enumerate(names):
-
-        def show(variant: str, place: int = place, name: str = name) -> None:
-            step = {"step": place + 1, "of": len(names), "system": f"{name}, {variant}"}
-            emit("progress", name=name, half=variant, **step)
-
+    for step, name in enumerate(asked["names"], 1):
+        show = partial(emit, "progress", step=step, of=len(asked["names"]))
         emit("scenario", scenario=perform(SCENARIOS[name], stores, show))
 
 
-def perform(scenario: Scenario, stores: Stores, show: Any = lambda variant: None) -> Result:
+def perform(scenario: Scenario, stores: Stores, show: Any = lambda **step: None) -> Result:
     """Run both variants of a scenario; return them and the verdict."""
     began = time.monotonic()
     variants: list[dict[str, Any]] = []
     try:
         for is_repaired, guard in ((False, scenario.broken), (True, scenario.repaired)):
-            show("repaired" if is_repaired else "broken")
+            show(system=f"{scenario.name}, {'repaired' if is_repaired else 'broken'}")
             with closing(Testbed(stores)) as testbed:
                 run = testbed.finish(scenario.run(testbed, is_repaired))
             variant = {"guard": guard, "is_repaired": is_repaired, **run}
