@@ -174,7 +174,7 @@ class _Holder(threading.Thread):
 
     def _hold(self, check: str, key: str) -> None:
         started = self.checked = time.monotonic()
-        is_warned = False
+        may_warn = connections[DEFAULT_DB_ALIAS].in_atomic_block
         while True:
             if not _row(check, key)[0]:
                 return
@@ -182,8 +182,8 @@ class _Holder(threading.Thread):
             self.decided.set()
             if self.done.wait(CHECK_SECONDS):
                 return
-            if self.checked - started > LONG_SECONDS and not is_warned:
-                is_warned = True
+            if may_warn and self.checked - started > LONG_SECONDS:
+                may_warn = False
                 logger.warning("Lock %s: a transaction is open for 10 minutes.", self.lock_name)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from django.core.management import CommandError, call_command
 from devservers import MariaDb, PostgreSql
 from devservers.faults.waiting import until
 from locking import locks
+from locking.management import run
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.lock_worker import Forked
 from tests.locking.scripted import PATH, unavailable
@@ -40,6 +42,13 @@ class Commands:
         with pytest.raises(SystemExit) as ended:
             call_command("locks", "run", lock, *words, stderr=said)
         return ended.value.code, said.getvalue()
+
+    def warns_at_once(self, *command: str) -> bool:
+        """Return whether `locks run` warns of a transaction that is open for no time."""
+        run.CHECK_SECONDS, run.LONG_SECONDS = 0.01, 0.0
+        with patch.object(run.logger, "warning") as warning:
+            assert self.run("one", "--", *command)[0] == 0
+        return warning.called
 
     def break_lock(self, name: str) -> bool:
         return locks["redis"].break_lock(name)
@@ -141,6 +150,13 @@ def test_release_without_a_reply_leaves_the_exit_code_of_the_program(settings, c
         call_command("locks", "run", "codes", "--backend=scripted", "--", "sh", "-c", "exit 3")
     assert ended.value.code == 3
     assert "not released: no reply" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_only_an_open_transaction_deserves_a_warning(kind, request, start) -> None:
+    """GET_LOCK opens none."""
+    process = start(request.getfixturevalue(kind).url)
+    assert process.call("warns_at_once", "sleep", "0.5") == (kind == "postgresql")
 
 
 def test_program_runs_without_a_standard_input() -> None:
