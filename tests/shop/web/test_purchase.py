@@ -10,7 +10,8 @@ from django.utils.translation import override
 
 from locking import LockTimeout, LockUnavailable
 from locking.failpoints import armed
-from shop.models import Order
+from shop.models import Order, Sale
+from shop.purchase import admission
 from tests.shop.making import a_sale, hidden_fields
 from tests.shop.web.wsgi_browser import Browser, alone, keep_caches, li
 
@@ -73,6 +74,21 @@ def test_refusal_shows_the_orders_of_the_customer(li):
     assert Order.objects.get().get_absolute_url() in page.text
 
 
+@pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+def test_form_of_an_order_above_a_limit_lowered_since_gets_it_again(fulfilment, li):
+    sale = a_sale(limit=3, fulfilment=fulfilment)
+    form = li.form(sale, quantity=3)
+    first = li.json(sale, form)
+    Sale.objects.update(limit_per_customer=2)
+    admission.clear()
+    again = li.json(sale, form)
+    assert (again.status, again.body) == (first.status, first.body)
+    for other, attempt in ((Browser(), ""), (Browser(), "1"), (li, "2")):
+        new = {**other.form(sale, "new", quantity=3), "attempt": attempt}
+        refused = other.json(sale, new)
+        assert (refused.status, refused.body["error"]) == (409, "limit")
+
+
 def test_body_shorter_than_its_length_is_read(li):
     assert li.send(a_sale(), CONTENT_LENGTH="4000").status == 303
 
@@ -82,7 +98,7 @@ def test_malformed_form_is_explained_in_one_language(li):
     sale = a_sale(limit=5)
     for asked, is_chinese in (("en", False), ("zh-CN", True)):
         with override("en" if is_chinese else "zh-hans"):  # of the thread's last request
-            form = {**li.form(sale), "quantity": 6, "csrfmiddlewaretoken": ""}
+            form = {**li.form(sale), "quantity": 0, "csrfmiddlewaretoken": ""}
             answer = li.json(sale, form, HTTP_ACCEPT_LANGUAGE=asked)
         assert answer.status == 400
         for text in (answer.body["title"], answer.body["detail"]):
