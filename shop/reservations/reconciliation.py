@@ -116,8 +116,9 @@ def _fill(sale: Sale) -> None:
     old = copy(sale)
     sale.generation = 1 + secrets.randbelow(2**31 - 1)
     try:
+        ledger = _read_ledger(sale)
         store.create(sale=sale)
-        _mirror(sale, *_read_ledger(sale))
+        _mirror(sale, *ledger)
         store.close(sale=old)
         for entry in store.entries(sale=old):
             if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":

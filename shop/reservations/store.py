@@ -36,7 +36,8 @@ from shop.models import Order, Sale
 from shop.platform.redis import Address, command, run, scan_hash, scripts
 
 FILL_TIMEOUT = 15
-"""Seconds without a moved entry after which others take a generation that is filled for lost."""
+"""Seconds without a copied chunk or a moved entry after which others take a generation that is
+filled for lost."""
 CHUNK = 500
 """Items in one command."""
 BLOCKED = 1000
@@ -222,12 +223,14 @@ def mirror(*, sale: Sale, key: str, rows: dict[str, str]) -> int:
     """Make a hash equal to rows of the database; return how many fields were wrong.
 
     In chunks, so that no command delays other clients; reservations do not change these hashes.
+    Each leaves FILL_TIMEOUT for the next one, if the generation is being filled.
     """
     found = dict(scan_hash(key, count=CHUNK, at=_at(sale)))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
         command("HSET", key, *chain.from_iterable(chunk), at=_at(sale))
+        command("EXPIRE", keys_of(sale).state, FILL_TIMEOUT, "GT", at=_at(sale))
     for names in _in_chunks(surplus):
         command("HDEL", key, *names, at=_at(sale))
     return len(wrong) + len(surplus)

@@ -215,6 +215,30 @@ def test_load_of_a_long_stream_forgets_no_reserved_unit(is_paused: bool, loads: 
     assert_sound(sale, held=3, left=1)
 
 
+def test_load_of_many_customers_takes_longer_than_a_generation_without_stock_lasts() -> None:
+    sale, customer = a_queued_sale(), a_customer()
+    ask(sale, customer)
+    consume()
+    ask(sale)
+    consume()
+    redis_command("DEL", keys_of(sale).state)
+    send, ends = store.command, []
+
+    def send_slowly(*command: object, at: Any) -> Any:
+        reply = send(*command, at=at)
+        if command[0] == "HSET" and str(command[1]).endswith((":taken", ":outcomes")):
+            state = str(command[1]).rpartition(":")[0]
+            ends.append(redis_command("TTL", state))
+            redis_command("EXPIRE", state, 1)
+        return reply
+
+    with patch.object(store, "CHUNK", 1), patch.object(store, "command", send_slowly):
+        load(sale=fresh(sale))
+    assert (len(ends), min(ends[1:]) > 1) == (4, True)
+    assert ask(sale, customer).replayed
+    assert_sound(sale, held=2, left=8)
+
+
 def test_reservation_is_not_lost_while_its_generation_is_replaced() -> None:
     """A page reads the sale's row, and then a load deletes the generation that the row named."""
     sale, is_waiting = a_queued_sale(), store.is_waiting
