@@ -172,7 +172,7 @@ def return_quotas(*, sale_id: int, orders: Sequence[Order], are_expired: bool = 
         f"FROM shop_order WHERE customer_id = shop_customerquota.customer_id AND id IN ({marks})"
     )
     update = f"UPDATE shop_customerquota SET taken = taken - (SELECT SUM(quantity) {closed})"  # noqa: S608
-    if are_expired:
+    if are_expired and settings.UNPAID_LIMIT:  # without a limit, no end to the number either
         update += f", expired = expired + (SELECT COUNT(*) {closed})"
         ids += ids
     return Statement(

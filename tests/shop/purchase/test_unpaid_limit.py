@@ -51,7 +51,7 @@ def test_expired_orders_end_the_purchases_of_a_customer(
     sale, customer = a_sale(stock=5, fulfilment=fulfilment), a_customer()
     cancel_order(order=hold(sale, customer, "cancelled"))
     for key in ("first", "second"):
-        assert CustomerQuota.objects.get().expired == (key == "second")
+        assert CustomerQuota.objects.get().expired == (limit > 0 and key == "second")
         let_expire(sale, customer, key)
     assert refusal(sale, customer, "third") is expected
     assert refusal(sale, a_customer(), "k") is None
@@ -59,6 +59,17 @@ def test_expired_orders_end_the_purchases_of_a_customer(
     if sale.is_queued:
         held = 1 + (expected is None)
         assert_sound(sale, held=held, left=5 - held)
+
+
+def test_without_a_limit_the_count_of_expired_orders_ends(settings) -> None:
+    """It left the range of the column, and no order of that customer expired any more."""
+    settings.UNPAID_LIMIT = 0
+    sale, customer = a_sale(), a_customer()
+    hold(sale, customer, "first")
+    CustomerQuota.objects.update(expired=32_767)
+    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
+    assert expire_unpaid_orders() == 1
+    assert refusal(sale, customer, "second") is None
 
 
 @FULFILMENTS
