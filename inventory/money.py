@@ -32,7 +32,11 @@ def check_decimals(amount: Decimal) -> None:
 
 
 def with_sign(amount: Decimal, currency: str) -> str:
-    """Return the amount as pages show it: alike in English and Chinese, e.g. ¥1,548 or ¥19.90."""
+    """Return the amount as pages show it: alike in English and Chinese, e.g. ¥1,548 or ¥19.90.
+
+    An empty currency is that of the shop.
+    """
+    currency = currency or default_currency()
     decimals = 0 if amount == int(amount) else DECIMALS.get(currency, 2)
     return f"{SIGNS[currency]}{amount:,.{decimals}f}"
 

@@ -225,6 +225,10 @@ class Order(models.Model):
     )
     quantity = models.PositiveSmallIntegerField(_("quantity"), validators=[MinValueValidator(1)])
     unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
+    # Empty: placed by an earlier version, in the currency of the shop.
+    currency = models.CharField(
+        _("currency"), max_length=3, default=default_currency, db_default="", editable=False
+    )
     status = models.CharField(
         _("status"), max_length=10, choices=Status.choices, default=Status.PENDING
     )

@@ -30,7 +30,6 @@ from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sa
 from shop.payments.providers import can_pay
 from shop.payments.service import mark_paid, refund_order
 from shop.sales.guards import guard_title
-from shop.templatetags.shop import money
 
 admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 LockPolicyAdmin.named = staticmethod(guard_title)
@@ -123,7 +122,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     @admin.display(description=_("Total"))
     def total(self, order: Order) -> str:
         """Return the price of all units, with the currency."""
-        return money(order.total)
+        return with_sign(order.total, order.currency)
 
     def has_refund_permission(self, request: HttpRequest) -> bool:
         """Return True for staff who may change orders."""

@@ -24,12 +24,14 @@ FORMULA = tuple("=+-@＝＋－＠")
 def export_orders(*, sale: Sale) -> Iterator[str]:
     """Yield the header and the orders of a sale, oldest first, in chunks of lines."""
     yield "\ufeff" + _lines([COLUMNS])  # so that spreadsheets read UTF-8
-    last, same = 0, (sale.product.slug, settings.CURRENCY)
+    last = 0
     orders = Order.objects.filter(sale=sale).order_by("pk")
-    rows = orders.values_list("pk", *FIELDS, *OTHERS.values())
+    rows = orders.values_list("pk", *FIELDS, *OTHERS.values(), "currency")
     while chunk := list(rows.filter(pk__gt=last)[:CHUNK]):
         last = chunk[-1][0]
-        yield _lines((*row[1:], *same) for row in chunk)
+        yield _lines(
+            (*row[1:-1], sale.product.slug, row[-1] or settings.CURRENCY) for row in chunk
+        )
 
 
 def _lines(rows: Iterable[tuple[object, ...]]) -> str:

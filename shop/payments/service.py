@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -69,10 +70,16 @@ def start_payment(*, order: Order) -> Payment:
         deadline = now + timedelta(seconds=settings.PAYMENT_TIMEOUT_SECONDS)
         # The provider is asked while its answer can still pay the order.
         last = order.pay_by - min(LAST_ANSWER, (order.pay_by - now) / 2)
-        payment = Payment(order=order, amount=order.total, answer_by=min(deadline, last))
+        payment = Payment(answer_by=min(deadline, last), **_price_of(order))
         payment.provider_id = provider().start(payment)
         payment.save()
     return payment
+
+
+def _price_of(order: Order) -> dict[str, Any]:
+    """Return the fields of a payment that follow from its order."""
+    currency = order.currency or settings.CURRENCY
+    return {"order": order, "amount": order.total, "currency": currency}
 
 
 def get_payment(*, customer: User, reference: str) -> Payment:
@@ -208,7 +215,7 @@ def mark_paid(*, order: Order) -> None:
     """
     if can_pay():
         raise InvalidTransition
-    now, given = timezone.now(), {"order": order, "amount": order.total}
+    now, given = timezone.now(), _price_of(order)
     given |= {"status": Status.APPROVED, "created_at": now, "answer_by": now, "closed_at": now}
     payment, fields = Payment(**given), Payment._meta.concrete_fields
     values = {one.attname: getattr(payment, one.attname) for one in fields if not one.primary_key}

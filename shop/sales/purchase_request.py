@@ -105,6 +105,7 @@ def withdrawal_of(
         orders,
         sale_id=sale.pk,
         unit_price=sale.price,
+        currency=settings.CURRENCY,
         status=Order.Status.PENDING,
         created_at=placed_at,
         pay_by=pay_by(placed_at),

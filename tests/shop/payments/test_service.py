@@ -20,7 +20,7 @@ from shop.errors import InvalidTransition
 from shop.models import Order, Payment, User
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders
-from shop.payments.service import refund_payments, start_payment, time_out_payments
+from shop.payments.service import mark_paid, refund_payments, start_payment, time_out_payments
 from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy
 
@@ -30,6 +30,21 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 @pytest.fixture
 def order(li: User) -> Order:
     return buy(a_sale(), customer=li).order
+
+
+@pytest.mark.parametrize("provider", ["simulated", "none"])
+def test_order_is_paid_in_the_currency_in_which_it_was_placed(provider, order, shop, settings):
+    settings.CURRENCY, settings.PAYMENT_PROVIDER = "EUR", provider
+    assert "¥9.90" in shop.get(order.get_absolute_url()).text
+    assert "¥9.90" in shop.get("/orders/").text
+    if provider == "none":
+        mark_paid(order=order)
+    else:
+        start_payment(order=order)
+    assert Payment.objects.get().currency == "CNY"
+    assert buy(a_sale()).order.currency == "EUR"
+    Order.objects.update(currency="")  # the version before writes none
+    assert "€9.90" in shop.get(order.get_absolute_url()).text
 
 
 def page_of(payment: Payment) -> str:
