@@ -89,10 +89,10 @@ class RoomAdmin(HistoryAdmin):
             super().save_model(request, obj, form, change)
             return
         if "mode" in form.changed_data:
-            service.set_mode(room=obj, mode=obj.mode, staff=request.user)  # type: ignore[arg-type]
+            service.set_mode(room=obj, mode=obj.mode)
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
         if texts.keys() & set(form.changed_data):
-            service.broadcast(room=obj, staff=request.user, **texts)  # type: ignore[arg-type]
+            service.broadcast(room=obj, **texts)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Undo the whole change if its mode or message is refused, and report that."""

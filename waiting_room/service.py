@@ -278,29 +278,29 @@ def set_inlet(*, room: Room, per_minute: int, staff: User) -> Room:
     """
     text = gettext_noop("People admitted per minute: {old} → {new}.")
     note = entry(text, old=room.inlet_per_minute, new=per_minute)
-    return _change(room, staff, note, inlet_per_minute=per_minute)
+    return _change(room, (staff, note), inlet_per_minute=per_minute)
 
 
 def pause(*, room: Room, staff: User) -> Room:
     """Admit no one until `resume`; the turns of those who are admitted do not end."""
-    return _change(room, staff, entry(gettext_noop("Paused.")), is_paused=True)
+    return _change(room, (staff, entry(gettext_noop("Paused."))), is_paused=True)
 
 
 def resume(*, room: Room, staff: User) -> Room:
     """Admit again; the time of the pause is not made up for."""
-    return _change(room, staff, entry(gettext_noop("Resumed.")), is_paused=False)
+    return _change(room, (staff, entry(gettext_noop("Resumed."))), is_paused=False)
 
 
-def broadcast(*, room: Room, message: str, message_zh: str = "", staff: User) -> Room:
-    """Show a message to all who wait; an empty one removes it."""
-    note = entry(gettext_noop("Message: {text}"), text=f"{message} {message_zh}")
-    return _change(room, staff, note, message=message.strip(), message_zh=message_zh.strip())
+def broadcast(*, room: Room, message: str, message_zh: str) -> Room:
+    """Show a message to all who wait; an empty one removes it. The admin records the change."""
+    return _change(room, message=message.strip(), message_zh=message_zh.strip())
 
 
-def set_mode(*, room: Room, mode: str, staff: User) -> Room:
+def set_mode(*, room: Room, mode: str) -> Room:
     """Change the order of admission; raise BadInput once a customer has a place.
 
-    Redis keeps the mode of a room from the first look at it: without places, it starts again.
+    The admin records the change. Redis keeps the mode of a room from the first look at it: without
+    places, it starts again.
     """
     fields: dict[str, Any] = {"mode": mode}
     with transaction.atomic():
@@ -310,8 +310,7 @@ def set_mode(*, room: Room, mode: str, staff: User) -> Room:
                 raise BadInput(_("Customers have places. Reset the room first."))
             store.delete(room=row)
             fields |= {"generation": new_generation(), "opened_at": None}
-        label = str(dict(Room.Mode.choices).get(mode, mode))
-        _save(row, staff, entry(gettext_noop("Mode: {mode}."), mode=label), **fields)
+        _save(row, **fields)
     return row
 
 
@@ -331,11 +330,11 @@ def reset(*, room: Room, reason: str, staff: User) -> Room:
         over |= {"reset_at": timezone.now().isoformat(timespec="seconds"), "reason": reason.strip()}
         earlier = [*(row.earlier or ()), over]
         note = entry(gettext_noop("Reset: {reason}"), reason=reason)
-        _save(row, staff, note, reason="", earlier=earlier, **fresh)
+        _save(row, (staff, note), reason="", earlier=earlier, **fresh)
     return row
 
 
-def _change(room: Room, staff: User, note: str, **fields: Any) -> Room:
+def _change(room: Room, by: tuple[User, str] | None = None, **fields: Any) -> Room:
     """Change the row and then Redis, which has to reply before the row is committed."""
     with transaction.atomic():
         row = Room.objects.select_for_update().get(pk=room.pk)
@@ -343,7 +342,7 @@ def _change(room: Room, staff: User, note: str, **fields: Any) -> Room:
             fields["reason"] = Room.Reason.PAUSED
         if fields.get("inlet_per_minute", MAX_INLET) < row.inlet_per_minute:
             fields["reason"] = Room.Reason.SLOWED
-        _save(row, staff, note, **fields)
+        _save(row, by, **fields)
         if row.mode != Room.Mode.NONE:
             _visit(row, row.sale)  # admits those who are due by what was set before
             changed = int(time.time()) if "reason" in fields else None
@@ -351,8 +350,8 @@ def _change(room: Room, staff: User, note: str, **fields: Any) -> Room:
     return row
 
 
-def _save(row: Room, staff: User, note: str, **fields: Any) -> None:
-    """Save the fields and record the change in the admin. Raise BadInput."""
+def _save(row: Room, by: tuple[User, str] | None = None, **fields: Any) -> None:
+    """Save the fields, and record in the admin who changed what. Raise BadInput."""
     for name, value in fields.items():
         setattr(row, name, value)
     try:
@@ -360,7 +359,9 @@ def _save(row: Room, staff: User, note: str, **fields: Any) -> None:
     except ValidationError as error:
         raise BadInput(" ".join(error.messages)) from error
     row.save(update_fields=fields)
-    LogEntry.objects.log_actions(staff.pk, [row], CHANGE, note, single_object=True)
+    if by:
+        staff, note = by
+        LogEntry.objects.log_actions(staff.pk, [row], CHANGE, note, single_object=True)
 
 
 def clear(**_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from inventory.models import Product
@@ -68,6 +69,7 @@ def test_history_is_in_the_language_of_its_reader(amy: Client) -> None:
         amy.post(f"{LIST}", {**change, "_selected_action": [room.pk]}, headers=CHINESE)
     sent = {"mode": "lottery", "message": "Soon", "message_zh": ""}
     assert amy.post(f"{LIST}{room.pk}/change/", sent).status_code == 302
+    assert LogEntry.objects.count() == 3, "one for each change"
     path = f"{LIST}{room.pk}/history/"
     for page, sentences in (
         (
