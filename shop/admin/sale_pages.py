@@ -1,5 +1,6 @@
 """Pages of one sale in the admin: its report, the export of its orders and its packing list."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db import Error
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
@@ -26,6 +28,8 @@ from shop.errors import BadInput, InvalidTransition, ShopError
 from shop.models import Order, Sale
 from shop.orders.addresses import mark_shipped, to_pack
 from shop.purchase.admission import gates
+
+logger = logging.getLogger("shop")
 
 PER_LIST = 100
 """Orders on a packing list: those marked as shipped make room for the next."""
@@ -72,9 +76,12 @@ class PageActions(HistoryAdmin):
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
-                text = log_entry(row) if callable(log_entry) else log_entry
-                self.log_change(request, row, text)
                 self.message_user(request, done % name, messages.SUCCESS)
+                text = log_entry(row) if callable(log_entry) else log_entry
+                try:
+                    self.log_change(request, row, text)
+                except Error as error:  # the step is done: staff must not repeat it
+                    logger.warning("The history of %s lacks an entry: %r", name, error)
         return None
 
     def response_action(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:

@@ -3,9 +3,11 @@
 A sale opens and ends by the clock alone.
 """
 
+import logging
 from contextlib import suppress
 from datetime import timedelta
 
+from django.db import Error
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
@@ -16,6 +18,8 @@ from shop.models import CustomerQuota, Order, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import reconcile_all
 from shop.sales.stock_lock import returning_stock
+
+logger = logging.getLogger("shop")
 
 FIXED = {"price": timedelta(minutes=1), "opens_at": timedelta()}
 """How long before the opening a field is fixed; an open page shows a new price within a minute."""
@@ -44,7 +48,10 @@ def restock_sale(*, sale: Sale, quantity: int) -> bool:
         is_done = True
     invalidate()
     if sale.is_queued:
-        reconcile_all([sale])
+        try:
+            reconcile_all([sale])
+        except Error as error:  # the units are added: the scheduled comparison tells Redis
+            logger.warning("Redis does not know the stock of sale %s yet: %r", sale.slug, error)
     return is_done
 
 

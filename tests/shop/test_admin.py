@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from inventory import stock
@@ -110,6 +110,28 @@ def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
         said = messages(amy.post("/admin/shop/sale/", sent))
     assert f"{sale.slug}): stock added." in said
     assert f"{other.slug}): the database did not reply. Check the result before you retry." in said
+
+
+@seen_by_threads
+@pytest.mark.parametrize("fulfilment", Sale.Fulfilment.values)
+def test_restock_is_reported_as_done_whatever_fails_after_its_commit(amy, fulfilment):
+    """A page "Please try again" led staff to add the units twice."""
+    sale = a_sale(fulfilment=fulfilment)
+
+    def fail(*_):
+        raise OperationalError(2013, "Lost connection")
+
+    def commit_and_break(statements):
+        commit(statements)
+        connection.execute_wrappers.append(fail)
+
+    try:
+        with patch("shop.administration.sale_management.stock.commit", commit_and_break):
+            said = messages(act(amy, "restock", sale, units=5))
+    finally:
+        connection.execute_wrappers.remove(fail)
+    assert said == f"Kettle ({sale.slug}): stock added."
+    assert fresh(sale).stock.quantity == 15
 
 
 def test_open_now_opens_an_upcoming_sale_only(amy):
