@@ -5,7 +5,6 @@ Prices, stock and orders are written once, through the services, and are read-on
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.forms import UserChangeForm
@@ -28,26 +27,11 @@ from shop.administration.history import entry
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.providers import can_pay
-from shop.payments.service import mark_paid, refund_order
+from shop.payments.service import mark_paid, refund_order, refund_refusal, refuse_refund
 from shop.sales.guards import guard_title
 
-admin.site.site_header = admin.site.site_title = settings.SHOP_NAME
 LockPolicyAdmin.named = staticmethod(guard_title)
-admin.site.enable_nav_sidebar = False  # it takes a quarter of the width from the lists
 admin.site.register(Sale, SaleAdmin)
-FIRST = ("shop", "inventory", "waiting_room"), ("Sale", "Order", "Product")
-"""Apps and models that merchants use daily."""
-
-
-def apps_of(request: HttpRequest, app_label: str | None = None) -> list[Any]:
-    """Return the apps in the order in which merchants use them, the same in each language."""
-    apps = admin.AdminSite.get_app_list(admin.site, request, app_label)
-    for app in apps:
-        app["models"].sort(key=lambda model: model["object_name"] not in FIRST[1])
-    return sorted(apps, key=lambda app: (*FIRST[0], app["app_label"]).index(app["app_label"]))
-
-
-admin.site.get_app_list = apps_of  # type: ignore[method-assign]
 
 
 class AccountForm(KeepingForm, UserChangeForm):  # type: ignore[type-arg]
@@ -83,6 +67,23 @@ class AccountAdmin(LargeTable, UserAdmin):  # type: ignore[type-arg]
         return request.user.is_superuser or not is_staff
 
 
+class ToShip(admin.SimpleListFilter):
+    """Orders that wait to be packed."""
+
+    title, parameter_name = _("shipping"), "to_ship"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        """Return the only choice."""
+        return [("1", _("Paid, not shipped"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Order]) -> QuerySet[Order]:
+        """Find the few addresses first: an index has them."""
+        if not self.value():
+            return queryset
+        waiting = DeliveryAddress.objects.filter(shipped_at=None).values("order")
+        return queryset.filter(status=Order.Status.PAID, pk__in=waiting)
+
+
 class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
     """The delivery address of an order, read-only: its customer changes it."""
 
@@ -100,12 +101,18 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     view_on_site = False  # only its customer can open the page
 
     list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
-    list_filter = ("status", "created_at")
+    list_filter = ("status", ToShip, "created_at")
     ordering = ("-created_at", "-pk")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
     fields = ("number", "state", "customer", "sale", "quantity", "total", "created_at")
     shown_with = ("customer", "sale__product")
     actions = ("refund", "mark_paid")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Name the sale whose orders are listed."""
+        number = request.GET.get("sale__exact", "")
+        sale = Sale.objects.filter(pk=number).first() if number.isdecimal() else None
+        return super().changelist_view(request, {"subtitle": sale, **(extra_context or {})})
 
     def get_inlines(self, request: HttpRequest, obj: Order | None) -> Any:
         """Show the address of an order that has one."""
@@ -134,15 +141,21 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
 
     @admin.action(description=_("Cancel and refund"), permissions=["refund"])
     def refund(self, request: HttpRequest, orders: QuerySet[Order]) -> HttpResponse | None:
-        """Cancel the selected paid orders and refund them, once their number has been typed."""
+        """Cancel the selected paid orders and refund them, once their number has been typed.
+
+        Without one that can be refunded, say why at once.
+        """
         chosen = list(orders.select_related("sale__product", "sale__stock", "customer", "address"))
         paid = Payment.objects.filter(order__in=chosen, status=Payment.Status.APPROVED)
         by_staff = paid.filter(provider_id="") if can_pay() else paid
         outside = set(by_staff.values_list("order", flat=True))
         name = chosen[0].number if len(chosen) == 1 else str(len(chosen))
         shown = {"orders": chosen, "outside": outside}
-        if asked := confirm(request, self, "admin/shop/order/refund.html", name=name, **shown):
+        may_refund = not all(refund_refusal(order=order) for order in chosen)
+        template = "admin/shop/order/refund.html"
+        if may_refund and (asked := confirm(request, self, template, name=name, **shown)):
             return asked
+        step = refund_order if may_refund else refuse_refund
         done = (
             _("%s is cancelled, and its payment is being refunded."),
             _("%s is cancelled. Return the money where it was paid."),
@@ -150,7 +163,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         for order in chosen:
             said = done[order.pk in outside], _("No payment that could be refunded.")
             log_entry = entry(gettext_noop("Cancelled and refunded."))
-            self.each(request, [order], refund_order, log_entry, *said)
+            self.each(request, [order], step, log_entry, *said)
         return None
 
     @admin.action(description=_("Mark as paid"), permissions=["mark_paid"])

@@ -29,9 +29,7 @@ def export_orders(*, sale: Sale) -> Iterator[str]:
     rows = orders.values_list("pk", *FIELDS, *OTHERS.values(), "currency")
     while chunk := list(rows.filter(pk__gt=last)[:CHUNK]):
         last = chunk[-1][0]
-        yield _lines(
-            (*row[1:-1], sale.product.slug, row[-1] or settings.CURRENCY) for row in chunk
-        )
+        yield _lines((*row[1:-1], sale.product.slug, row[-1] or settings.CURRENCY) for row in chunk)
 
 
 def _lines(rows: Iterable[tuple[object, ...]]) -> str:

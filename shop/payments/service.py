@@ -165,12 +165,24 @@ def refund_order(*, order: Order, also: Sequence[Statement] = ()) -> None:
     values = [Status.REFUNDING, stored, order.pk, Status.APPROVED, order.pk, order.sale_id, stored]
 
     def reason() -> ShopError:
-        shipped = DeliveryAddress.objects.filter(order=order, shipped_at__isnull=False)
-        is_kept = shipped.filter(order__sale__closes_at__gt=now).exists()
-        return UnitsShipped() if is_kept else InvalidTransition()
+        return refund_refusal(order=order) or InvalidTransition()
 
     claim = Statement(CLAIM_REFUND, values, if_unchanged=reason)
     orders.refund_order(order=order, also=[claim, *also])
+
+
+def refund_refusal(*, order: Order) -> ShopError | None:
+    """Return why an order cannot be refunded now; None if it can."""
+    shipped = DeliveryAddress.objects.filter(order=order, shipped_at__isnull=False)
+    if shipped.filter(order__sale__closes_at__gt=timezone.now()).exists():
+        return UnitsShipped()
+    is_paid = order.payments.filter(status=Status.APPROVED).exists()
+    return None if is_paid else InvalidTransition()
+
+
+def refuse_refund(*, order: Order) -> None:
+    """Raise the refusal of a refund, also if the order could be refunded by now."""
+    raise refund_refusal(order=order) or InvalidTransition
 
 
 def oldest_refund_seconds() -> float:

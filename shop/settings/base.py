@@ -46,7 +46,7 @@ INSTALLED_APPS = [
     "locking",
     "django_celery_beat",
     "django_htmx",
-    "django.contrib.admin",
+    "shop.administration.admin_site.ShopAdminConfig",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.humanize",
