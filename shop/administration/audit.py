@@ -103,11 +103,10 @@ def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
     if sale.is_queued:
         with suppress(ServiceUnavailable):
             state = store.read_state(sale=sale)
-            stock = state.stock if state else None
             return {
                 "reserved": state.queued if state else 0,
                 "waiting": store.oldest_age(sale=sale),
-                "drift": None if stock is None else stock - available,
+                "drift": state.stock - available if state else None,
             }
     return {}
 

@@ -8,7 +8,6 @@ repairs Redis.
 
 import logging
 import secrets
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -24,7 +22,6 @@ from locking import lock
 from locking.failpoints import reach
 from shop.errors import Overloaded, ServiceUnavailable, refusing_lock_errors
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
-from shop.platform.deadline import current_deadline
 from shop.reservations import store
 from shop.reservations.store import Entry
 from shop.sales.purchase_request import unpaid
@@ -37,8 +34,6 @@ AHEAD = timedelta(minutes=1)
 """Time before its opening at which a sale is loaded."""
 AFTER = timedelta(days=1)
 """Time after its end for which a sale's state is kept: orders may still be written or closed."""
-POLL = 0.02
-"""Seconds between two looks at a generation that another process fills."""
 
 
 class Decision(NamedTuple):
@@ -90,28 +85,20 @@ def load(*, sale: Sale) -> None:
 
 
 def _load(sale: Sale) -> None:
-    """Fill a new generation if the current one is lost, or wait for a process that does."""
-    deadline = current_deadline()
+    """Replace the current generation if it is lost; without a lock, another process may do so."""
     own = copy(sale)  # the threads of a process share a cached sale
-    while True:
+    own.refresh_from_db(fields=["generation", "stock"])
+    while store.read_state(sale=own) is None:
+        _fill(own)
         own.refresh_from_db(fields=["generation", "stock"])
-        state = store.read_state(sale=own)
-        if state is None:
-            _fill(own)
-        elif state.stock is not None:
-            sale.generation = own.generation
-            return
-        elif not deadline.left(settings.LOCK_TIMEOUT):
-            raise Overloaded
-        else:
-            reach("queued.not_filled")
-            time.sleep(POLL)
+    sale.generation = own.generation
 
 
 def _fill(sale: Sale) -> None:
     """Replace the sale's generation, unless another process does; keep its unwritten entries.
 
-    The row names the new generation once it has them: a load that is interrupted loses none.
+    The row names the new generation once it is complete: a load that is interrupted changes
+    nothing.
     """
     old = copy(sale)
     sale.generation = 1 + secrets.randbelow(2**31 - 1)
@@ -123,19 +110,16 @@ def _fill(sale: Sale) -> None:
         for entry in store.entries(sale=old):
             if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":
                 raise ServiceUnavailable  # it would not count what was moved before
+        store.set_stock(sale=sale, quantity=sale.stock.quantity)
+        store.expire_at(sale=sale, until=_end_of(sale))
     except ServiceUnavailable:
         with suppress(ServiceUnavailable):
             store.delete(sale=sale)  # most of its keys never expire
         raise
+    reach("queued.filled")
     current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
-    if not current.update(generation=sale.generation):
-        store.delete(sale=sale)
-        return
-    reach("queued.filling")
-    store.set_stock(sale=sale, quantity=sale.stock.quantity)
-    store.expire_at(sale=sale, until=_end_of(sale))
-    store.delete(sale=old)
-    logger.info("Loaded sale %s into Redis: generation %s", sale.slug, sale.generation)
+    is_named = current.update(generation=sale.generation)
+    store.delete(sale=old if is_named else sale)
 
 
 def _read_ledger(sale: Sale) -> tuple[Decided, dict[str, str]]:
@@ -203,7 +187,7 @@ def reconcile(*, sale: Sale, thoroughly: bool = False) -> Repair:
 def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
     sale.refresh_from_db(fields=["generation", "stock"])
     state = store.read_state(sale=sale)
-    if state is None or state.stock is None:
+    if state is None:
         is_current = sale.closes_at > timezone.now()
         if is_current:
             _load(sale)
@@ -225,7 +209,7 @@ def _compare(sale: Sale) -> Repair:
     return Repair(
         sale=sale.slug,
         settled=len(written),
-        drift=(state.stock or 0) - quantity if state else 0,
+        drift=state.stock - quantity if state else 0,
         customers=customers,
         forgotten=_forget(sale, [one for one in entries if one.number not in decided]),
     )

@@ -124,20 +124,17 @@ def _status_of(sale: Sale, number: str) -> str:
     """Return waiting, lost, or what the database decided.
 
     A load may move the reservation to a new generation meanwhile: it is lost only if it was missing
-    in one that was current and filled all the time.
+    in one that was current all the time.
     """
-    filled = None
+    looked_in = None
     try:
         while not store.is_waiting(sale=sale, number=number):
             if decided := decided_in(sale=sale, numbers=[number]):
                 return decided[number].outcome
             sale.refresh_from_db(fields=["generation"])
-            if sale.generation == filled:
+            if sale.generation == looked_in:
                 return "lost"
-            state = store.read_state(sale=sale)
-            if state and state.stock is None:
-                return "waiting"  # the load may still move it
-            filled = sale.generation
+            looked_in = sale.generation
     except ServiceUnavailable:
         if decided := decided_in(sale=sale, numbers=[number]):
             return decided[number].outcome

@@ -63,8 +63,8 @@ class Keys(NamedTuple):
 class State(NamedTuple):
     """The units of a sale as Redis knows them."""
 
-    stock: int | None
-    """Units of the stock row; None while a process fills the generation."""
+    stock: int
+    """Units of the stock row."""
     queued: int
     """Units in the stream."""
     run: str
@@ -148,18 +148,16 @@ def is_waiting(*, sale: Sale, number: str) -> bool:
 
 
 def read_state(*, sale: Sale) -> State | None:
-    """Return the units of the sale; None if the generation is not in Redis."""
+    """Return the units of the sale; None if the generation is not loaded."""
     fields = "stock", "queued", "run"
     stock, queued, run = command("HMGET", keys_of(sale).state, *fields, at=_at(sale))
-    if stock is None and run is None:
-        return None
-    return State(None if stock is None else int(stock), int(queued or 0), run or "")
+    return None if stock is None else State(int(stock), int(queued or 0), run or "")
 
 
 def left(*, sale: Sale) -> int | None:
     """Return the units that may be reserved, negative if too many are; None if not loaded."""
     state = read_state(sale=sale)
-    return None if state is None or state.stock is None else state.stock - state.queued
+    return None if state is None else state.stock - state.queued
 
 
 def with_left(sale: Sale) -> Sale:

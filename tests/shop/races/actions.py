@@ -77,14 +77,10 @@ def reserve_all(*, sale: int, forms: list[tuple[int, str]]) -> dict[str, Any]:
     return {"numbers": sorted(numbers), "refused": refused}
 
 
-def reserve_filling_at_once(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """Load without a look at other processes (the control)."""
-
-    def fill(sale: Sale) -> None:
-        sale.refresh_from_db(fields=["generation", "stock"])
-        reconciliation._fill(sale)
-
-    with patch.object(reconciliation, "_load", fill):
+def reserve_replacing_any(*, sale: int, customer: int, key: str) -> dict[str, Any]:
+    """Load without a look at the generation that is replaced (the control)."""
+    with patch.object(reconciliation, "Sale") as model:
+        model.objects.filter = lambda pk, generation: Sale.objects.filter(pk=pk)
         return reserve(sale=sale, customer=customer, key=key)
 
 

@@ -11,7 +11,7 @@ from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from tests.fault_rows import audit_sale
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force
+from tests.shop.making import a_sale, fresh, put_in_force
 from tests.shop.queued import ask, assert_sound, status
 from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form, at_once, outcomes
 
@@ -152,27 +152,14 @@ def test_reconciliation_during_purchases_counts_once(processes) -> None:
     assert_sound(sale, held=100, left=100)
 
 
-def test_generation_that_another_process_fills_is_kept(processes) -> None:
-    """No lock keeps two processes from loading the same sale."""
+@pytest.mark.parametrize(("action", "kept"), [("reserve", 2), ("reserve_replacing_any", 1)])
+def test_generation_that_another_process_has_loaded_is_kept(action, kept, processes) -> None:
+    """No lock keeps two from loading the same sale. The control replaces any generation."""
     put_in_force("none")
     sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
-    filling, waiting = processes(2)
-    filling.run_until("queued.filling", a_form(sale))
-    waiting.run_until("queued.not_filled", a_form(sale))
-    told = filling.finish() + waiting.finish()
+    late, other = processes(2)
+    late.run_until("queued.filled", {**a_form(sale), "do": action})
+    other.start(a_form(sale))
+    told = other.results() + late.finish()
     assert outcomes(*told) == {"order": 2}
-    assert store.backlog(sale=fresh(sale)) == 2
-
-
-def test_generation_replaced_while_filled_loses_reservations(processes) -> None:
-    """The control: each process fills a generation at once and leaves the one it replaces."""
-    put_in_force("none")
-    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
-    form = {**a_form(sale), "do": "reserve_filling_at_once"}
-    first, second = processes(2)
-    first.run_until("queued.filling", form)
-    other = {**form, "customer": a_customer().pk}
-    second.start(other, without=[f"shop.reservations.store.{name}" for name in ("close", "delete")])
-    told = second.results() + first.finish()
-    assert outcomes(*told) == {"order": 2}
-    assert store.backlog(sale=fresh(sale)) == 1
+    assert store.backlog(sale=fresh(sale)) == kept

@@ -259,11 +259,10 @@ def test_reservation_is_not_lost_while_its_generation_is_replaced() -> None:
 
 
 def test_reservation_is_not_lost_while_a_generation_is_filled() -> None:
-    """The row names the new generation before the entry is in it."""
     sale, found = a_queued_sale(), list[str]()
     queued = ask(sale)
     redis_command("DEL", keys_of(sale).state)
-    with armed_once("queued.filling", lambda: found.append(status(queued))):
+    with armed_once("queued.filled", lambda: found.append(status(queued))):
         load(sale=fresh(sale))
     assert [*found, status(queued)] == ["waiting", "waiting"]
 
