@@ -61,16 +61,13 @@ def _staff_page(view: Callable[[CustomerRequest], HttpResponse]) -> View:
     return never_cache(served)
 
 
-def _index(
-    request: CustomerRequest, form: SwitchForm | None = None, *, tested: str = ""
-) -> HttpResponse:
+def _index(request: CustomerRequest, form: SwitchForm | None = None) -> HttpResponse:
     state, row = get_live_state(), policy.current()
     active = {"backend": row.backend, "mode": row.mode}
     asked = {name: value for name, value in request.GET.items() if name in active}
     context = {
         **_live(request, state),
         "form": form or SwitchForm(initial=active | asked),
-        "tested": tested,
         "now": timezone.now(),
     }
     status = 400 if form is not None and form.errors else 200
@@ -108,19 +105,14 @@ def _live(request: CustomerRequest, state: LiveState) -> dict[str, Any]:
 
 @customer_form
 def switch(request: CustomerRequest) -> HttpResponse:
-    """Check the backend, or switch to it by `step`: "check", "drain" or "force".
+    """Switch to a backend by `step`: "drain" or "force".
 
     Force and naive writes require the backend's name in `confirm`; without it a page asks for it.
     """
     _require(_may_switch(request))
     step = request.POST.get("step")
-    if step not in ("check", "drain", "force"):
+    if step not in ("drain", "force"):
         raise BadInput
-    if step == "check":
-        found = _test_connection(request.POST.get("backend", ""))
-        form = SwitchForm(initial=request.POST.dict())
-        form.initial["reason"] = request.POST.get("reason", "")
-        return _index(request, form, tested=found)
     form = SwitchForm(request.POST)
     if not form.is_valid():
         return _index(request, form)
@@ -141,17 +133,6 @@ def switch(request: CustomerRequest) -> HttpResponse:
     else:
         policy.finish_in_background()
     return _redirect()
-
-
-def _test_connection(backend: str) -> str:
-    """Return whether the store of a backend responds. Raise BadInput for an unknown backend."""
-    if backend not in list(locks):
-        raise BadInput
-    try:
-        locks[backend].probe()
-    except LockError as error:
-        return _("Nothing was changed: %s") % error
-    return _("%s is reachable. Nothing was changed.") % guard_title(backend)
 
 
 @customer_form
