@@ -1,13 +1,14 @@
 """Write the orders of reservations: a batch in one transaction under the sale's lock.
 
 An entry leaves the stream only after its order, or its rejection, is committed. It may therefore be
-read twice; its number identifies it. If the database refuses a batch, it is halved until the
-entries that cause it are found, so that they do not delay the others. An entry is rejected only for
-a known reason, or if it fails again after the database has accepted a later one: while the schema
-or the grants refuse all orders, all entries stay in the stream.
+read twice; its number identifies it. If the database refuses a batch, its entries are written one
+by one, so that those that cause it do not delay the others. An entry is rejected only for a known
+reason, or if it fails again after the database has accepted a later one: while the schema or the
+grants refuse all orders, all entries stay in the stream.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
@@ -96,39 +97,30 @@ def _write_apart(sale: Sale, entries: Sequence[Entry], lease: Lease) -> Outcomes
     """Write or reject the entries of a refused batch; return the outcomes of those it decided."""
     customers = User.objects.filter(pk__in=[one.customer_id for one in entries])
     known = set(customers.values_list("pk", flat=True))
-    outcomes = [
-        _reject(sale, one, Reason.FAILED, "The customer is gone")
-        for one in entries
-        if one.customer_id not in known
-    ]
-    groups = [[one for one in entries if one.customer_id in known]]  # a stack: the oldest last
-    failed, suspects, failures, last = list[Entry](), set[Entry](), 0, None
-    while groups and failures < MAX_FAILURES:
-        group = groups.pop()
-        is_alone, reason = len(group) == 1, Reason.FAILED
+    outcomes, waiting, failures, last = list[tuple[Entry, str]](), deque(entries), 0, None
+    failed, suspects = list[Entry](), set[Entry]()
+    while waiting and failures < MAX_FAILURES:
+        entry, reason, detail = waiting.popleft(), Reason.FAILED, "The customer is gone"
         try:
-            if group:
-                _commit(sale, group, lease)
+            if entry.customer_id in known:
+                _commit(sale, [entry], lease)
+                outcomes.append((entry, "won"))
+                # The database accepts orders: what failed before is tried once more.
+                waiting.extend(one for one in failed if one not in suspects)
+                suspects.update(failed)
+                continue
         except OutcomeUnknown:
             raise  # the write may still come: under this lease no other may follow
         except (OutOfStock, LimitReached) as error:
             reason = Reason.SOLD_OUT if isinstance(error, OutOfStock) else Reason.LIMIT
+            detail = ""
         except DatabaseError as error:
-            failures, last = failures + 1, error
+            failures, last, detail = failures + 1, error, repr(error)
             _reconnect()
-            if is_alone and (group[0] not in suspects or isinstance(error, OperationalError)):
-                failed += group
+            if entry not in suspects or isinstance(error, OperationalError):
+                failed.append(entry)
                 continue
-        else:
-            # The database accepts orders: what failed before is tried once more.
-            outcomes += [(one, "won") for one in group]
-            groups += [[one] for one in failed if one not in suspects]
-            suspects.update(failed)
-            continue
-        if is_alone:
-            outcomes.append(_reject(sale, group[0], reason, repr(last)))
-        else:
-            groups += [group[len(group) // 2 :], group[: len(group) // 2]]
+        outcomes.append(_reject(sale, entry, reason, detail))
     if kept := len(entries) - len(outcomes):
         logger.error("%d reservations of sale %s cannot be written: %r", kept, sale.slug, last)
     return outcomes
