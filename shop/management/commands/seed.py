@@ -21,7 +21,8 @@ from inventory.import_csv import import_products
 from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
 from inventory.models import Product, StockMovement, WriteStrategy
-from shop.models import CustomerQuota, Order, Payment, Sale, User, digest
+from shop.models import Order, Payment, Sale, User, digest, new_order_number
+from shop.sales.purchase_request import NewOrder, withdrawal_of
 from shop.sales.queries import create_sale
 
 CATALOGUE = settings.BASE_DIR / "shop/catalogue.csv"
@@ -134,38 +135,26 @@ def _sell(sale: Sale, guests: list[User]) -> list[Payment]:
     """Create paid orders with their ledger rows, without a lock: no customer buys yet."""
     if not guests:
         return []
-    CustomerQuota.objects.bulk_create(
-        CustomerQuota(customer=guest, sale=sale, taken=1) for guest in guests
-    )
-    orders = [
-        Order(
-            customer=guest,
-            sale=sale,
-            quantity=1,
-            unit_price=sale.price,
-            status=Order.Status.PAID,
-            key=digest(f"seed:{sale.slug}"),
-            pay_by=sale.opens_at,
-        )
-        for guest in guests
-    ]
-    Order.objects.bulk_create(orders)
+    key = digest(f"seed:{sale.slug}")
+    new = [NewOrder(new_order_number(), guest.pk, 1, key) for guest in guests]
+    sold = withdrawal_of(new, sale=sale, placed_at=sale.opens_at, with_quota=())
     reading = stock.claim_stock(
         stock_id=sale.stock_id,
         strategy=WriteStrategy.CONDITIONAL,
         fence=stock.Fence(epoch=0, token=None),
     )
-    one_by_one(stock.reserve(reading=reading, orders=[(order.number, 1) for order in orders]))
+    one_by_one([*sold.statements, *stock.reserve(reading=reading, orders=sold.orders)])
     # They were placed one after the other since the opening, not now.
     placed_at: dict[str | None, datetime] = {}
-    now = timezone.now()
+    orders, now = list(sale.orders.order_by("pk")), timezone.now()
     for n, order in enumerate(orders, 1):
+        order.status = Order.Status.PAID
         order.created_at = order.closed_at = min(now, sale.opens_at + n * PAUSE)
         placed_at[order.number] = order.created_at
     lines = list(StockMovement.objects.filter(stock=sale.stock_id))
     for line in lines:
         line.created_at = placed_at.get(line.order_number, sale.opens_at)
-    Order.objects.bulk_update(orders, ["created_at", "closed_at"])
+    Order.objects.bulk_update(orders, ["status", "created_at", "closed_at"])
     paid = {"amount": sale.price, "status": Payment.Status.APPROVED}
     if settings.PAYMENT_PROVIDER == "simulated":  # else they were paid outside
         paid["provider_id"] = "seed"
