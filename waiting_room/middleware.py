@@ -1,22 +1,16 @@
 """Serves what everyone in a waiting room polls, before all that depends on the visitor."""
 
-import re
 from collections.abc import Callable
+from contextlib import suppress
 
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import resolve
 
 from shop.errors import STORE_ERRORS, ShopError
-from waiting_room import views
 
-SHARED = {
-    re.compile(r"/sales/(?P<slug>[-\w]+)/room/" + name + r"\.json", re.ASCII): view
-    for name, view in {
-        "status": views.status,
-        "record": views.record,
-        "positions-(?P<prefix>[0-9a-f]{2})": views.positions,
-    }.items()
-}
+SHARED = ("room-status", "room-record", "room-positions")
+"""The names of their URLs."""
 
 
 def room_middleware(
@@ -30,12 +24,11 @@ def room_middleware(
 
     def serve(request: HttpRequest) -> HttpResponseBase:
         if request.path_info.endswith(".json") and request.method in ("GET", "HEAD"):
-            for path, view in SHARED.items():
-                if found := path.fullmatch(request.path_info):
-                    try:
-                        return view(request, **found.groupdict())
-                    except (ShopError, *STORE_ERRORS):
-                        break
+            with suppress(Http404, ShopError, *STORE_ERRORS):
+                found = resolve(request.path_info)
+                if found.url_name in SHARED:
+                    served: HttpResponseBase = found.func(request, **found.kwargs)
+                    return served
         return get_response(request)
 
     return serve
