@@ -14,7 +14,7 @@ from shop.platform import rate_limits
 from shop.platform.cache import RefreshingCache
 from shop.reservations.store import with_left
 from shop.sales.purchase_request import PurchaseRequest, refusal_of
-from shop.sales.queries import get_sale
+from shop.sales.queries import sale_for_purchase
 from shop.sales.waiting_slots import is_queue_full
 
 MAX_AGE = 0.1
@@ -62,7 +62,9 @@ def cached_sale(*, slug: str) -> Sale:
     For admission only. Each process reads the row at most twenty times a second, and the units of a
     queued sale as often.
     """
-    return _sales.get(slug, lambda: with_left(get_sale(slug=slug)), fresh=FRESH, max_age=MAX_AGE)
+    return _sales.get(
+        slug, lambda: with_left(sale_for_purchase(slug=slug)), fresh=FRESH, max_age=MAX_AGE
+    )
 
 
 def admit(wanted: PurchaseRequest) -> None:

@@ -6,10 +6,25 @@ from django.test import Client
 from shop.errors import NotFound
 from shop.models import Sale
 from shop.purchase.admission import cached_sale
-from shop.sales.queries import get_product, get_sale, has_product, has_sale
+from shop.sales.queries import get_product, get_sale, has_product, has_sale, sale_for_purchase
 from tests.shop.making import a_sale, buy, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+def test_sale_for_purchase_has_the_columns_of_the_models() -> None:
+    sale = a_sale()
+    sale.stock.fence_epoch, sale.stock.fence_token = 3, 2**40
+    sale.stock.save()
+    read, expected = sale_for_purchase(slug=sale.slug), get_sale(slug=sale.slug)
+    assert read == expected == sale
+    for one, other in ((read, expected), (read.stock, expected.stock)):
+        for field in type(one)._meta.concrete_fields:
+            assert getattr(one, field.attname) == getattr(other, field.attname), field
+    sale.product.is_listed = False
+    sale.product.save()
+    with pytest.raises(NotFound):
+        sale_for_purchase(slug=sale.slug)
 
 
 def test_missing_sale_is_not_cached() -> None:

@@ -59,7 +59,7 @@ def test_503_page_keeps_key_and_quantity_and_has_a_valid_token(error, seconds, l
 
 
 def test_unavailable_database_at_admission_is_503(li):
-    with patch("shop.purchase.admission.get_sale", side_effect=OperationalError("gone")):
+    with patch("shop.purchase.admission.sale_for_purchase", side_effect=OperationalError("gone")):
         assert li.send(a_sale()).status == li.json(a_sale()).status == 503
     assert not Order.objects.exists()
 
