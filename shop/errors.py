@@ -111,7 +111,7 @@ class ProofRequired(ShopError):
 
     status, code = HTTPStatus.FORBIDDEN, "proof_required"
     title = _("One more step")
-    advice = _("This step keeps programs from taking thousands of places. Please continue.")
+    advice = _("This step keeps programs from sending thousands of forms. Please continue.")
     page = "shop/proof.html"
 
 
@@ -139,12 +139,19 @@ class SoldOut(ShopError):
     advice = _("More may become available if orders aren't paid.")
 
 
+class FewerLeft(SoldOut):
+    """The customer may have a smaller quantity."""
+
+    title = _("Fewer left than you want")
+    advice = _("Choose a smaller quantity. More may become available if orders aren't paid.")
+
+
 class NotAdmitted(ShopError):
     """The sale has a waiting room, and it is not the customer's turn."""
 
     code = "not_admitted"
-    title = _("It's not your turn yet")
-    advice = _("Join the waiting room of this sale. It shows your position.")
+    title = _("It's not your turn")
+    advice = _("Go to the waiting room of this sale to join it or to see your position.")
 
 
 class LimitReached(ShopError):
@@ -160,7 +167,9 @@ class UnpaidLimitReached(LimitReached):
 
     code = "unpaid_limit"
     title = _("You can't reserve this again")
-    advice = _("Too many of your orders in this sale expired unpaid.")
+    advice = _(
+        "Too many of your orders in this sale expired unpaid. You can still buy in other sales."
+    )
 
 
 class InvalidTransition(ShopError):
@@ -193,7 +202,7 @@ class TooMany(ShopError):
 
     status, code = HTTPStatus.TOO_MANY_REQUESTS, "too_many"
     title = _("Too many attempts")
-    advice = _("Please wait a moment and try again.")
+    advice = _("Please try again later.")
     retry_after = 10
 
 

@@ -20,9 +20,11 @@ from django.utils.translation import gettext as _
 from shop.catalogue.page_cache import read_sale
 from shop.errors import (
     STORE_ERRORS,
+    FewerLeft,
     LimitReached,
     ServiceUnavailable,
     ShopError,
+    SoldOut,
     answer,
     refusal_of,
     wants_json,
@@ -141,6 +143,8 @@ def _refused(
     if wanted and refusal.code == LimitReached.code:
         text = _("You can buy at most %(most)d in this sale.")
         refusal = LimitReached(text % {"most": wanted.sale.limit_per_customer})
+    if wanted and isinstance(refusal, SoldOut) and wanted.quantity > 1 and wanted.sale.left > 0:
+        refusal = FewerLeft(more={"fewer_left": True})
     if wanted is None or wants_json(request) or current_deadline().is_over:
         return answer(request, refusal)
     try:

@@ -218,7 +218,7 @@ document.documentElement.classList.add("script");
     title.textContent = answer.title;
     note.append(title, " ", answer.detail);
     form.before(note);
-    const isFinal = ["sold_out", "limit", "unpaid_limit"].includes(answer.error);
+    const isFinal = ["sold_out", "limit", "unpaid_limit"].includes(answer.error) && !answer.fewer_left;
     button.disabled = isFinal;
     button.textContent = isFinal ? answer.title : form.dataset.again;
     button.removeAttribute("aria-busy");

@@ -100,6 +100,19 @@ def test_purchase_of_a_sold_out_sale_is_refused(people):
     assert not Order.objects.filter(customer__username="li").exists()
 
 
+def test_buyer_who_wants_too_many_chooses_fewer(people):
+    page = people("li")
+    page.goto("/sales/teapot/")
+    page.get_by_label("Quantity").select_option("2")
+    Stock.objects.filter(sale__slug="teapot").update(quantity=1)
+    page.get_by_role("button", name="Buy now").click()
+    expect(page.get_by_role("alert")).to_contain_text("Fewer left than you want")
+    page.get_by_label("Quantity").select_option("1")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
+    assert Order.objects.get(customer__username="li").quantity == 1
+
+
 def test_503_keeps_the_form(people, settings):
     page = people("li")
     page.goto("/sales/teapot/")
