@@ -4,14 +4,17 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.core import mail
 from django.test import Client
 from django.utils import timezone
 
 from shop.administration.history import entry
 from shop.errors import InvalidTransition
-from shop.models import Order, Payment, Sale
+from shop.mail.service import send_mail
+from shop.models import Order, Payment, Sale, User
 from shop.orders.service import cancel_order
 from shop.payments.service import mark_paid, refund_payments
+from shop.templatetags.shop import money
 from tests.shop.making import a_sale, signed_in, staff_with
 from tests.shop.payments.test_refunds import count
 from tests.shop.purchases import buy
@@ -64,7 +67,14 @@ def test_staff_mark_an_order_as_paid_and_refund_it_on_its_page(sale, order, li) 
     told = press(staff, order, "refund", confirm=order.number)
     assert "is cancelled. Return the money where it was paid." in told
     assert "Refunded at 20" in told
+    returns = f"The shop will return {money(order.total)} where you paid it."
+    assert returns in own.get(order.get_absolute_url()).text
     assert (refund_payments(), refund_payments()) == (1, 0)
+    page = own.get(order.get_absolute_url()).text
+    assert (returns in page, "We refunded" in page) == (True, False), "staff have the money"
+    User.objects.filter(pk=li.pk).update(email="li@example.com")
+    assert send_mail() == 1
+    assert "The shop will return your payment of ¥" in mail.outbox[0].body
     order.refresh_from_db()
     assert (order.status, Payment.objects.get().status, count(sale)) == (
         "refunded",
