@@ -16,13 +16,17 @@ from django.utils.translation import gettext_lazy as _
 from inventory.admin import KeepingForm
 from locking.admin import confirm
 from shop.admin.history import HistoryAdmin
-from shop.errors import STORE_ERRORS, NotFound, ShopError
+from shop.errors import STORE_ERRORS, BadInput, NotFound, ShopError
 from shop.models import Sale
 from waiting_room import service
 from waiting_room.models import MAX_INLET, Room
 
 RUNNING = ("state", "people", "inlet_per_minute")
 """What goes on in a room."""
+UNAVAILABLE = _(
+    "Its store is unavailable or has lost the places. Try again in a moment; reset the room if the"
+    " store is up again and the room stays closed."
+)
 
 
 def _now(room: Room) -> tuple[str, str]:
@@ -166,5 +170,9 @@ class RoomAdmin(HistoryAdmin):
         return None
 
     def _report(self, request: HttpRequest, slug: str, error: Exception) -> None:
-        text = _("%(sale)s: nothing was changed. %(problem)s")
-        self.message_user(request, text % {"sale": slug, "problem": error}, messages.ERROR)
+        # The advice of other errors is for customers.
+        problem = error.advice if isinstance(error, BadInput) else UNAVAILABLE
+        if isinstance(error, NotFound):
+            problem = _("The product of its sale is not listed: list it first.")
+        text = _("%(sale)s: nothing was changed. %(problem)s") % {"sale": slug, "problem": problem}
+        self.message_user(request, text, messages.ERROR)

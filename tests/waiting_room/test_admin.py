@@ -138,10 +138,21 @@ def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) ->
     form = {"mode": room.mode, "message": "Back at noon", "message_zh": ""}
     page = amy.post(f"{LIST}{room.pk}/change/", form, follow=True)
     page_text = page.content.decode()
-    assert "nothing was changed" in page_text
+    assert "nothing was changed. Its store is unavailable or has lost the places." in page_text
+    assert "charged" not in page_text
     assert "changed successfully" not in page_text
     room.refresh_from_db()
     assert room.message == ""
+
+
+def test_room_of_a_hidden_product_asks_to_list_it(amy: Client) -> None:
+    room = a_room()
+    Product.objects.update(is_listed=False)
+    admission.clear()
+    told = act(amy, "pause", room).text
+    assert "nothing was changed. The product of its sale is not listed: list it first." in told
+    room.refresh_from_db()
+    assert not room.is_paused
 
 
 def test_mode_can_change_while_no_one_has_a_place(amy: Client) -> None:
