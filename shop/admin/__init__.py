@@ -24,6 +24,7 @@ from locking.admin.policy import LockPolicyAdmin
 from shop.admin.sale_pages import PageActions
 from shop.admin.sales import SaleAdmin
 from shop.administration.history import entry
+from shop.errors import InvalidTransition
 from shop.mail.models import Message
 from shop.models import DeliveryAddress, Order, Payment, RejectedReservation, Sale, User
 from shop.payments.providers import can_pay
@@ -161,7 +162,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
             _("%s is cancelled. Return the money where it was paid."),
         )
         for order in chosen:
-            said = done[order.pk in outside], _("No payment that could be refunded.")
+            said = done[order.pk in outside], _("It has no payment that can be refunded.")
             log_entry = entry(gettext_noop("Cancelled and refunded."))
             self.each(request, [order], step, log_entry, *said)
         return None
@@ -170,7 +171,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     def mark_paid(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
         """Record that the selected orders were paid outside of the shop."""
         log_entry = entry(gettext_noop("Marked as paid outside of the shop."))
-        said = log_entry, _("%s is marked as paid."), ""
+        said = log_entry, _("%s is marked as paid."), InvalidTransition.advice
         self.each(request, orders, mark_paid, *said)
 
 

@@ -24,7 +24,13 @@ from shop.admin.history import HistoryAdmin
 from shop.administration.history import entry
 from shop.administration.order_export import export_orders
 from shop.administration.sale_report import HEIGHT, WIDTH, report_of
-from shop.errors import BadInput, InvalidTransition, ShopError
+from shop.errors import (
+    BadInput,
+    InvalidTransition,
+    Overloaded,
+    ServiceUnavailable,
+    ShopError,
+)
 from shop.models import Order, Sale
 from shop.orders.addresses import mark_shipped, to_pack
 from shop.purchase.admission import gates
@@ -66,13 +72,18 @@ class PageActions(HistoryAdmin):
             try:
                 if step(**{str(self.opts.model_name): row}) is False:
                     problem = refusal % name
+            except (OutcomeUnknown, ServiceUnavailable):
+                text = _("%s: a store did not reply. Check the result before you retry.")
+                problem = text % name
+            except Overloaded:
+                text = _(
+                    "%s: its lock or its row was not free in time. Nothing was changed; try again."
+                )
+                problem = text % name
             except ShopError as error:
                 is_refusal = refusal and isinstance(error, InvalidTransition)
                 why = {"label": name, "error": refusal if is_refusal else error.title}
                 problem = _("%(label)s: %(error)s") % why
-            except OutcomeUnknown:
-                text = _("%s: the database did not reply. Check the result before you retry.")
-                problem = text % name
             if problem:
                 self.message_user(request, problem, messages.ERROR)
             else:
@@ -167,8 +178,10 @@ class SalePages(PageActions):
             self.message_user(request, text % count, messages.SUCCESS)
         if kept := len(printed) - count:
             text = ngettext(
-                "%d order was not marked: its address changed, or it is no longer paid.",
-                "%d orders were not marked: their addresses changed, or they are no longer paid.",
+                "%d order was not marked: its address changed, it is no longer paid, or it was"
+                " marked before.",
+                "%d orders were not marked: their addresses changed, they are no longer paid, or"
+                " they were marked before.",
                 kept,
             )
             self.message_user(request, text % kept, messages.WARNING)

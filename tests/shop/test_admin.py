@@ -22,7 +22,7 @@ from locking.models import JobRun, LockPolicy
 from locking.testing.calls import in_thread
 from shop.administration.audit import audit_sale
 from shop.administration.sale_management import restock_sale
-from shop.errors import Overloaded
+from shop.errors import Overloaded, ServiceUnavailable
 from shop.mail.kinds import kinds
 from shop.mail.models import Message
 from shop.models import Order, RejectedReservation, Sale, User
@@ -109,7 +109,7 @@ def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
     with patch("shop.admin.sales.restock_sale", without_reply):
         said = messages(amy.post("/admin/shop/sale/", sent))
     assert f"{sale.slug}): stock added." in said
-    assert f"{other.slug}): the database did not reply. Check the result before you retry." in said
+    assert f"{other.slug}): a store did not reply. Check the result before you retry." in said
 
 
 @seen_by_threads
@@ -254,9 +254,13 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
     with locks["redis"].lock(lock_name(sale.pk)):
         in_thread(restock)
     assert StockMovement.objects.filter(reason="stocked").count() == 1
-    with patch("shop.admin.sales.restock_sale", side_effect=Overloaded):
-        shown = messages(act(amy, "restock", sale, units=5))
-    assert shown == f"Kettle ({sale.slug}): {Overloaded.title}"
+    for error, advice in (
+        (Overloaded, "its lock or its row was not free in time. Nothing was changed; try again."),
+        (ServiceUnavailable, "a store did not reply. Check the result before you retry."),
+    ):
+        with patch("shop.admin.sales.restock_sale", side_effect=error):
+            shown = messages(act(amy, "restock", sale, units=5))
+        assert shown.endswith(f"Kettle ({sale.slug}): {advice}")
 
 
 @pytest.fixture
