@@ -113,7 +113,8 @@ def change_order(
     except ShopError as error:
         return refused(request, number, error, key)
     except IdempotencyError as error:
-        refusal = InFlight() if isinstance(error, KeyInFlight) else KeyReused()
+        reused = KeyReused(_("Open the order again to see its state, or to try again."))
+        refusal = InFlight() if isinstance(error, KeyInFlight) else reused
         return refused(request, number, refusal, key)
     assert attempt.response is not None
     return attempt.response.to_http()
