@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.conf import settings
+from django.db.models import Exists, OuterRef, QuerySet, Value
 
 from shop.errors import ShopError
 from shop.mail.kinds import Kind, kinds, sale_path
@@ -13,7 +14,8 @@ from waiting_room.models import Room
 
 
 def _open(now: datetime, since: datetime) -> QuerySet[Reminder]:
-    return Reminder.objects.filter(sale__opens_at__lte=now, sale__closes_at__gt=now)
+    running = Reminder.objects.filter(sale__opens_at__lte=now, sale__closes_at__gt=now)
+    return running.annotate(minutes=Value(settings.WAITING_ROOM_TURN_SECONDS / 60))
 
 
 def _due(now: datetime, since: datetime) -> QuerySet[Reminder]:

@@ -34,8 +34,9 @@ def told() -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["arrival", "lottery"])
-def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
+def test_turn_leads_to_one_message(mode: str, monkeypatch, settings) -> None:
     """Four people, turns for two of them: of these, the one who asked for it gets a message."""
+    settings.WAITING_ROOM_TURN_SECONDS = 90
     room = a_room(mode=mode, inlet=60_000, opens_in=600, stock=1)
     people = [a_person(number) for number in range(4)]
     for person in people:
@@ -65,6 +66,7 @@ def test_turn_leads_to_one_message(mode: str, monkeypatch) -> None:
     assert [send_mail(), send_mail()] == [1, 0]
     assert told() == [turns[0].username]
     assert f"/sales/{room.sale.slug}/" in mail.outbox[0].body
+    assert "A turn lasts at least 1.5 min." in mail.outbox[0].body
 
 
 def test_message_to_a_customer_without_a_turn_is_deleted() -> None:
