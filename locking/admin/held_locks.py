@@ -1,4 +1,4 @@
-"""The page of the locks that are held now, and the release of one of them by staff."""
+"""The page of the locks that are held now, one of which staff may break."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ SHOWN = 500
 class HeldLockAdmin(ReadOnlyAdmin):
     """The held locks of one backend.
 
-    Releasing one needs the permission `locking.release_lock` or `locking.switch_lock`.
+    Breaking one needs the permission `locking.release_lock` or `locking.switch_lock`.
     """
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may release locks of others, which then run side by side."""
+        """Return whether the user may break locks, whose holders then run beside the next ones."""
         allowed = ("locking.release_lock", "locking.switch_lock")
         return request.user.is_active and any(map(request.user.has_perm, allowed))
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user may see or release locks."""
+        """Return whether the user may see or break locks."""
         return self.has_release_permission(request) or super().has_view_permission(request, obj)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -76,7 +76,7 @@ class HeldLockAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Ask for the name of the lock, then release it and record that in the history."""
+        """Ask for the name of the lock, then break it and record that in the history."""
         if not self.has_release_permission(request):
             raise PermissionDenied
         row = self.get_object(request, unquote(object_id))
@@ -87,7 +87,7 @@ class HeldLockAdmin(ReadOnlyAdmin):
             if held is None:
                 self._tell(request, messages.WARNING, _("Lock %s is not held any more."), row)
             elif request.POST and token != str(held.token):
-                text = _("Lock %s has another holder by now. Nothing was released.")
+                text = _("Lock %s now has another holder. Nothing was changed.")
                 self._tell(request, messages.WARNING, text, row)
             elif asked := confirm(
                 request,
@@ -112,11 +112,11 @@ class HeldLockAdmin(ReadOnlyAdmin):
 
     def _record(self, request: HttpRequest, row: HeldLock, alias: str, held: Held) -> None:
         found = {"alias": alias, "owner": held.owner, "token": held.token}
-        text = _("Released in %(alias)s: held by %(owner)s, token %(token)s.") % found
+        text = _("Broken in %(alias)s: held by %(owner)s, token %(token)s.") % found
         self.log_change(request, row, text)
         said = "lock name=%r in %s broken by %s; its owner was %s, its token %s"
         logger.warning(said, row.name, alias, request.user, held.owner, held.token)
-        done = _("Lock %s is released. Its former holder may still be running.")
+        done = _("Lock %s was broken. Its former holder may still be running.")
         self._tell(request, messages.SUCCESS, done, row)
 
     def _tell(self, request: HttpRequest, level: int, text: Any, row: HeldLock) -> None:

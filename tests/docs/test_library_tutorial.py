@@ -140,8 +140,8 @@ def is_open(port: int) -> bool:
     return False
 
 
-def release_in_the_admin(address: str, user: str, password: str, name: str) -> None:
-    """Follow step 5 and 6 of the page: sign in, see the lock, release it."""
+def break_in_the_admin(address: str, user: str, password: str, name: str) -> None:
+    """Follow step 5 and 6 of the page: sign in, see the lock, break it."""
     page, browser = f"{address}/admin/locking/heldlock/", requests.Session()
 
     def read(url: str, **form: str) -> str:
@@ -158,8 +158,8 @@ def release_in_the_admin(address: str, user: str, password: str, name: str) -> N
     for title in ("Holder", "Since", "Time left", "Waiters", "Token", name):
         assert title in listed, title
     (link,) = re.findall(r'href="/admin/locking/heldlock/([^"]+/change/)"', listed)
-    released = read(page + link, confirm=name)
-    assert f"Lock {name} is released. Its former holder may still be running." in released
+    broken = read(page + link, confirm=name)
+    assert f"Lock {name} was broken. Its former holder may still be running." in broken
 
 
 def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
@@ -180,7 +180,7 @@ def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
     with mark:
         reader.start("runserver", **{"127.0.0.1:8000": f"{HOST}:{port}"})
         until(lambda: is_open(port), "the server of step 5", 60)
-        release_in_the_admin(f"http://{HOST}:{port}", "li", "tutorial", "report:2026")
+        break_in_the_admin(f"http://{HOST}:{port}", "li", "tutorial", "report:2026")
     took = time.monotonic() - began
     output, _ = holder.communicate("\n", timeout=60)
     reader.compare(output)
