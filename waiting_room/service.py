@@ -43,7 +43,9 @@ STATES = {
     "offered": pgettext_lazy("waiting room", "all units offered"),
     "sold_out": pgettext_lazy("waiting room", "sold out"),
     "ended": pgettext_lazy("waiting room", "ended"),
-    "unavailable": pgettext_lazy("waiting room", "closed: its store is unavailable"),
+    "unavailable": pgettext_lazy(
+        "waiting room", "closed: its store is unavailable or has lost the places"
+    ),
 }
 """The states of a room, in words for staff."""
 KEEP = timedelta(days=7)

@@ -30,7 +30,7 @@ class GameEnded(NotFound):
     """No host serves this game."""
 
     title = _("This game has ended")
-    advice = _("A game ends two minutes after the last step, and after ten minutes at the latest.")
+    advice = _("A game ends two minutes after the last move, and after ten minutes at the latest.")
     link, link_title = reverse_lazy("learn"), _("Back to the course")
 
 
@@ -38,8 +38,8 @@ class StepOutdated(ShopError):
     """The action is not possible in the present state."""
 
     code = "step_outdated"
-    title = _("That step is no longer possible")
-    advice = _("Nothing was changed. The page was out of date, or the step was sent twice.")
+    title = _("That move is no longer possible")
+    advice = _("Nothing was changed. The page was out of date, or the move was sent twice.")
     link, link_title = "", _("Back to the game")
 
 

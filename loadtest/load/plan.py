@@ -98,7 +98,7 @@ class Plan(Params):
         """Raise PlanError for combinations that cannot be run."""
         if self.processes * self.threads > MOST_THREADS:
             raise PlanError(
-                gettext("Use at most %(most)s threads in all: processes x threads per process.")
+                gettext("Use at most %(most)s threads in all: processes × threads per process.")
                 % {"most": MOST_THREADS}
             )
         for one in self.backends:

@@ -32,7 +32,7 @@ FAULT_TITLES: dict[str, Text] = {
     "commit": _("The lock is released before the commit"),
     "switch": _("The lock is switched"),
     "refused": _("A buyer is refused"),
-    "message": _("A process dies with a message"),
+    "message": _("A process dies before its message is safe"),
     "returned": _("A unit comes back"),
     "payment": _("A payment arrives late"),
     "restock": _("Units are added"),

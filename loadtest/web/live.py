@@ -13,7 +13,7 @@ from loadtest.models import LabRun
 
 STARTS = {
     "worker": gettext_noop("A Celery worker takes the test"),
-    "process": gettext_noop("A process of its own starts"),
+    "process": gettext_noop("The test's own process starts"),
     "database": gettext_noop("The test's own database starts"),
     "redis": gettext_noop("The test's own Redis starts"),
     "redlock": gettext_noop("Five Redis masters for RedLock start"),

@@ -52,7 +52,8 @@ class RunUnderWay(ShopError):
     code = "run_under_way"
     title = _("A load test is already running")
     advice = _(
-        "Wait for it to end, or stop it. Two tests at once would distort each other's results."
+        "Wait for it to end; staff can stop it. Two tests at once would distort each other's"
+        " results."
     )
     link_title = _("Go to the running test")
 

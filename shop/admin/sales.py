@@ -293,17 +293,19 @@ class SaleAdmin(SalePages):
         step = close_now, log_entry, _("%s has ended."), _("%s is not open.")
         if not running:
             return self.each(request, sales, *step)
-        text = _("No one can buy any more. Orders already placed stay valid and can still be paid.")
+        text = _(
+            "No one will be able to buy. Orders already placed stay valid and can still be paid."
+        )
         return self._ask(request, running, _("Close now"), text, *step)
 
     @admin.action(description=_("Cancel or hide"), permissions=["change"])
     def unlist(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
         """Cancel the selected sales that have not opened, and hide those that have ended."""
         text = ngettext(
-            "Customers no longer find this sale. If it has not opened, it never opens. Orders stay"
-            " valid.",
-            "Customers no longer find these sales. One that has not opened never opens. Orders stay"
-            " valid.",
+            "The shop will no longer list this sale. If it has not opened, it never will. Orders"
+            " stay valid.",
+            "The shop will no longer list these sales. One that has not opened never will. Orders"
+            " stay valid.",
             len(sales),
         )
         times = {

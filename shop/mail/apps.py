@@ -1,10 +1,10 @@
 """The Django application of the shop's e-mail."""
 
 from django.apps import AppConfig
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class MailConfig(AppConfig):
     """Messages to customers."""
 
-    name, verbose_name = "shop.mail", _("E-mail")
+    name, verbose_name = "shop.mail", pgettext_lazy("messages", "Email")

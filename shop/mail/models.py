@@ -4,6 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class Message(models.Model):
@@ -36,7 +37,7 @@ class Message(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True, db_index=True)
 
     class Meta:
-        verbose_name, verbose_name_plural = _("E-mail"), _("E-mail")
+        verbose_name = verbose_name_plural = pgettext_lazy("messages", "Email")
         constraints = [
             models.UniqueConstraint(fields=["kind", "about", "customer"], name="one_message")
         ]

@@ -15,7 +15,10 @@ FIRST_MS, LONGEST_MS = 500, 5000
 """The first and the longest pause between two polls, in milliseconds."""
 # The same texts for a refusal by Redis and by the database.
 _TEXTS = {
-    "sold_out": (_("Sorry, it sold out"), _("You haven't been charged.")),
+    "sold_out": (
+        _("Sorry, it sold out"),
+        _("You haven't been charged. More may become available if orders aren't paid."),
+    ),
     "limit": (LimitReached.title, LimitReached.advice),
     "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (

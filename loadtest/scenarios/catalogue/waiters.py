@@ -147,8 +147,8 @@ def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
     broken=gettext_noop("SET NX PX, polled"),
     repaired="redis",
     story=_(
-        "A holder had the lock for %(b_held).1f s, then %(b_waiters)d polling waiters had it. "
-        "Together they sent %(b_commands)d commands.\n"
+        "A holder had the lock for %(b_held).1f s, while %(b_waiters)d waiters polled; each then "
+        "had it once. Together they sent %(b_commands)d commands.\n"
         "Waiters that were woken on release sent %(r_commands)d, together with the holder.\n"
         "That is %(b_each).1f commands per waiter with polling and %(r_each).1f without."
     ),

@@ -29,8 +29,8 @@ class Migration(migrations.Migration):
                 ('customer', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL, verbose_name='customer')),
             ],
             options={
-                'verbose_name': 'E-mail',
-                'verbose_name_plural': 'E-mail',
+                'verbose_name': 'Email',
+                'verbose_name_plural': 'Email',
                 'indexes': [models.Index(fields=['state', 'id'], name='messages_by_state')],
                 'constraints': [models.UniqueConstraint(fields=('kind', 'about', 'customer'), name='one_message')],
             },

@@ -73,7 +73,7 @@ def test_step_that_is_sent_twice_changes_nothing(client: Client, db: None, game:
     assert reverse("game", args=[game]) in again.text
     part = act(client, game, "A-step", 0, headers=HTMX)
     assert part.status_code == 200
-    assert "That step is no longer possible" in part.text
+    assert "That move is no longer possible" in part.text
     assert games.ask(game, "state")["turn"] == 1
 
 

@@ -96,7 +96,7 @@ def test_headline_and_steps_show_the_state(shop, order, state):
 def test_order_page_without_a_payment_provider_says_so(shop, order, settings):
     settings.PAYMENT_PROVIDER = "none"
     page = shop.get(order.get_absolute_url()).text
-    assert "isn't set up in this shop yet" in text(page)
+    assert "isn't set up in this shop. Ask the shop how to pay" in text(page)
     assert ("/payment/" in page, "/cancel/" in page) == (False, True)
     assert not BADGE.search(page)
     assert "Pay now" not in shop.get(order.sale.get_absolute_url()).text
