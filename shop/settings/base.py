@@ -338,8 +338,7 @@ PURCHASES_PER_GRANT = env.int("PURCHASES_PER_GRANT", default=8)
 """Purchases of one process that are committed in one transaction under one grant of the sale's
 lock; 1 disables group commit."""
 WAITING_ROOM_INLET_PER_MINUTE = env.int("WAITING_ROOM_INLET_PER_MINUTE", default=40_000)
-"""People whom a new waiting room admits per minute: about 70 % of the rate of direct purchases with
-1,000 buyers (docs/measurements/purchases.md)."""
+"""People whom a new waiting room admits per minute: see docs/how-to/run-a-waiting-room.md."""
 WAITING_ROOM_POLLS_PER_SECOND = env.int("WAITING_ROOM_POLLS_PER_SECOND", default=10_000)
 """Polls of all who wait together; pages poll less often when more people wait."""
 WAITING_ROOM_TURN_SECONDS = env.int("WAITING_ROOM_TURN_SECONDS", default=120)
