@@ -4,55 +4,27 @@ XF: in each, a second buyer gets the last unit under a lock that the first, betw
 still believes to hold. naive is the control and sells it twice; fenced and conditional do not.
 """
 
-import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
-from django.conf import settings
 
 from devservers import Redis
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from loadtest.kernel.history import Event, dump, history
 from loadtest.kernel.judges import Promise, Run, facts
-from loadtest.load.shop_worker import ShopWorker
 from locking import locks
 from shop.models import Sale
 from shop.sales.stock_lock import lock_name
 from tests.fault_rows import audit_sale, judge
+from tests.shop.late_buyer import TTL, LateBuyer
 from tests.shop.making import a_customer, a_sale, put_in_force
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
-
-TTL = 1.0
-"""Seconds of the leases and of the ZooKeeper session, which cannot be shorter here."""
-
-
-class LateBuyer(ShopWorker):
-    """The lab's actor, with all the locks of the settings; a fault holds it before it writes."""
-
-    def __init__(self, database_url: str, folder: Path) -> None:
-        super().__init__({"DATABASE_URL": database_url})
-        self.folder = folder
-        self._locks = copy.deepcopy(settings.LOCKS)
-        for conf in self._locks.values():
-            conf["TTL"] = TTL
-        self._locks["zookeeper"]["OPTIONS"] = {"SESSION_TIMEOUT": TTL}
-        self.locks()
-
-    def buy(self, sale: Sale, customer: int, *, fault: str = "") -> None:
-        """Buy a unit; try again for some seconds while the shop is overloaded."""
-        self.start("buy", sale=sale.pk, user=customer, fault=fault, patience=30.0)
-
-    def locks(self, **changes: dict[str, Any]) -> None:
-        for alias, change in changes.items():
-            self._locks[alias].update(change)
-        self.open(self.folder, f"buyer {self.pid}", self._locks, timeout=2.0)
 
 
 @pytest.fixture(scope="module")
