@@ -46,7 +46,9 @@ class SharedCalls(Generic[K, V]):
     def call(self, key: K, function: Callable[[], V]) -> V:
         """Return the result of `function`, or of the call for `key` that is under way."""
         while True:
-            future, _ = self.begin(key, function)
+            future, is_mine = self.begin(key, function)
+            if is_mine:
+                return future.result()
             with suppress(CancelledError):
                 return future.result()
 
@@ -58,7 +60,7 @@ class SharedCalls(Generic[K, V]):
         mine = Future[V]()
         try:
             while (found := self._pending.setdefault(key, mine)).done():
-                self._drop(key, found)  # its thread was interrupted before it did so
+                self._drop(key, found)  # its thread has not done so yet, or was interrupted
             if found is not mine:
                 return found, False
             mine.set_result(function())
@@ -71,7 +73,9 @@ class SharedCalls(Generic[K, V]):
 
     def _drop(self, key: K, future: Future[V]) -> None:
         pending = self._pending
-        if pending.get(key) is future:  # false after clear()
+        # False after clear(). Without a lock, which an interrupt could leave held: at worst the
+        # call that took the place meanwhile is made twice.
+        if pending.get(key) is future:
             pending.pop(key, None)
 
     def clear(self) -> None:

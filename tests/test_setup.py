@@ -125,7 +125,7 @@ def test_second_set_up_waits_for_the_first(clone: Path) -> None:
         stamp(clone)  # by the first
         os.close(folder)
         said, error = second.communicate()
-    assert (second.returncode, said) == (0, "ready\n"), error
+    assert (second.returncode, said) == (0, "Waiting for another set-up ...\nready\n"), error
 
 
 def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:

@@ -199,7 +199,12 @@ def main(name: str, *command: str) -> None:
         install_debian_packages()
     try:
         # One at a time. The lock ends with this process, or when SCRIPT takes its place.
-        fcntl.flock(os.open(ROOT / "requirements", os.O_RDONLY), fcntl.LOCK_EX)
+        folder = os.open(ROOT / "requirements", os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Waiting for another set-up ...")
+            fcntl.flock(folder, fcntl.LOCK_EX)
         install(name)
         if name == "test":
             install_helm()

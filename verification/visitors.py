@@ -47,7 +47,7 @@ class Visitors:
     def running(self, threads: int) -> Iterator[None]:
         """Visit the shop in `threads` threads while the block lasts.
 
-        Each rests as long as its last visit took, so that the shop works at half its capacity.
+        Each rests as long as its last visit took: on average, half of them wait for the shop.
         """
 
         def repeat(over: threading.Event) -> None:

@@ -68,7 +68,7 @@ class Params:
             least, most = about.limits or (0, 0)
             if about.limits and value is not None and not least <= value <= most:
                 raise PlanError(f"{option} must be between {least:,} and {most:,}.")
-            if isinstance(value, tuple) and len(set(value)) < len(value):
+            if isinstance(value, list | tuple) and len(set(value)) < len(value):
                 raise PlanError(f"Name each {option} only once.")
         self.check()
 

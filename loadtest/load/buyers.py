@@ -127,8 +127,7 @@ def _run_thread(load: SaleLoad, slot: int, recorder: Recorder, late: bool) -> No
     pauses = random.Random(f"{load.plan.seed}:{slot}")
     try:
         if not late:
-            connection.ensure_connection()
-            policy.current()
+            _connect()
             load.start.wait(START_TIMEOUT)
         for number in numbers[load.served[slot] :]:
             customer = load.customers[number].pk
@@ -150,6 +149,21 @@ def _run_thread(load: SaleLoad, slot: int, recorder: Recorder, late: bool) -> No
         raise
     finally:
         connections.close_all()
+
+
+def _connect() -> None:
+    """Connect and read the policy; retry while a server is busy with the others' connections."""
+    deadline = time.monotonic() + START_TIMEOUT / 2
+    while True:
+        try:
+            connection.ensure_connection()
+            policy.current()
+            return
+        except STORE_ERRORS:
+            connections.close_all()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(RETRY_SECONDS[0])
 
 
 def buy(

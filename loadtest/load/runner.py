@@ -27,7 +27,7 @@ from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
 from loadtest.load.verdict import curve, expected, figures, not_run
-from locking import locks, policy
+from locking import LockError, locks, policy
 from shop.models import Sale, User
 
 
@@ -47,8 +47,12 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
         if why := stores.missing.get(backend):
             emit("run", run={**names, **not_run(plan, why)})
             continue
-        # By force: there are no buyers yet.
-        policy.switch(backend=backend, mode=names["discipline"], reason="lab run", force=True)
+        try:
+            # By force: there are no buyers yet.
+            policy.switch(backend=backend, mode=names["discipline"], reason="lab run", force=True)
+        except LockError as error:
+            emit("run", run={**names, **not_run(plan, str(error))})
+            continue
         sale = open_sale("-".join(map(str, names.values())), plan.stock)
         emit("run", run={**names, **_run(plan, sale, customers, names, stores)})
 

@@ -223,12 +223,13 @@ def mirror(*, sale: Sale, key: str, rows: dict[str, str]) -> int:
     In chunks, so that no command delays other clients; reservations do not change these hashes.
     Each leaves FILL_TIMEOUT for the next one, if the generation is being filled.
     """
-    found = dict(scan_hash(key, count=CHUNK, at=_at(sale)))
+    state, found = keys_of(sale).state, dict(scan_hash(key, count=CHUNK, at=_at(sale)))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
         command("HSET", key, *chain.from_iterable(chunk), at=_at(sale))
-        command("EXPIRE", keys_of(sale).state, FILL_TIMEOUT, "GT", at=_at(sale))
+        if 0 <= int(command("TTL", state, at=_at(sale))) < FILL_TIMEOUT:
+            command("EXPIRE", state, FILL_TIMEOUT, at=_at(sale))
     for names in _in_chunks(surplus):
         command("HDEL", key, *names, at=_at(sale))
     return len(wrong) + len(surplus)

@@ -141,8 +141,9 @@ def _refused(
     refusal = refusal_of(error)
     assert refusal is not None
     if wanted and refusal.code == LimitReached.code:
-        text = _("You can buy at most %(most)d in this sale.")
-        refusal = LimitReached(text % {"most": wanted.sale.limit_per_customer})
+        most = wanted.sale.limit_per_customer
+        text = _("You can buy at most %(most)d in this sale.") % {"most": most}
+        refusal = LimitReached(text, more={"fewer_left": True} if wanted.quantity > most else {})
     if wanted and isinstance(refusal, SoldOut) and wanted.quantity > 1 and wanted.sale.left > 0:
         refusal = FewerLeft(more={"fewer_left": True})
     if wanted is None or wants_json(request) or current_deadline().is_over:

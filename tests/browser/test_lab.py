@@ -72,7 +72,7 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker, m
     stranger.goto(link)
     expect(stranger.locator(".replay").first).to_be_hidden()
     expect(stranger.get_by_role("heading", level=1)).to_contain_text("With Redis: exactly 50")
-    expect(stranger.get_by_role("button", name="pause the holder")).to_be_visible()
+    expect(stranger.get_by_role("button", name="pause its holder")).to_be_visible()
     abroad = people(timezone_id="America/New_York", locale="en-US")
     abroad.goto(link)
     expect(abroad).to_have_title(re.compile(r" · \d\d:\d\d · "))  # as the footer says, not UTC+8

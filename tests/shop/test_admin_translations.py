@@ -55,5 +55,6 @@ def test_pages_of_the_admin_are_chinese(amy: Client, shop: Client) -> None:
     with locks["redis"].lock("报表:7"):
         for path in pages():
             page = amy.get(path, follow=True, headers={"accept-language": "zh-hans"})
+            assert page.status_code == 200, path
             found[path] = {text for text in english(page.text) if not KEPT.search(text)}
     assert {path: texts for path, texts in found.items() if texts} == {}

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from devservers import ServerError
-from devservers.faults.waiting import FaultFailed
+from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import WorkerProcess
 from loadtest.kernel.history import Recorder
 from verification.torture.catalogue import ALIAS, OTHER
@@ -108,9 +109,11 @@ def _run(stores: Stores, plan: Plan) -> Run:
         # Some of them have just been started.
         before = {one: workers[one].receive(START_SECONDS)["resources"] for one in workers}
         if plan.workload == "switch":
-            switcher.call("activate", alias=ALIAS, mode="conditional")
+            activate = partial(switcher.call, "activate", alias=ALIAS, mode="conditional")
+            until(lambda: activate()["ok"], "the policy")
         if plan.terms:
-            switcher.call("open_sales", names=names, terms=list(plan.terms))
+            sell = partial(switcher.call, "open_sales", names=names, terms=list(plan.terms))
+            until(lambda: sell()["ok"], "the sales")
         begin = time.monotonic() + LEAD_SECONDS
         end = begin + plan.seconds
         for number in numbers:

@@ -243,7 +243,10 @@ class DatabaseBackend(DatabaseLocks[Session]):
         def free(session: Session) -> None:
             session.change(session.sql.break_lock, key=digest(name), owner=owner)
             if session.user_locks:
-                session.user_locks.kill_holder(holder_lock(owner))
+                with suppress(
+                    LockUnavailable
+                ):  # may need a privilege; the row is free all the same
+                    session.user_locks.kill_holder(holder_lock(owner))
 
         self.pool.call(free)
         return True

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from locking.backends.database.pool import SessionPool
 from locking.backends.database.session import LONGEST_WAIT, Session, UserLockSession
 from locking.backends.database.sql import SECOND, digest
 from locking.claims import Claim
+from locking.exceptions import LockUnavailable
 
 POLL_SECONDS = 0.02
 NEXT_POLL_SECONDS = 0.002
@@ -163,7 +165,8 @@ class Queueing(Polling):
 
     def _kill_first(self, other: Session) -> None:
         if other.user_locks is not None:
-            other.user_locks.kill_holder(self.queue)
+            with suppress(LockUnavailable):  # may need a privilege
+                other.user_locks.kill_holder(self.queue)
 
     def leave(self) -> None:
         """Release the queue lock and the holder lock."""

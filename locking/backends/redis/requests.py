@@ -54,9 +54,12 @@ class Asked(NamedTuple):
 
     @property
     def ask_again_at(self) -> float:
-        """Monotonic time at which a waiter asks again without a message, after those before it."""
-        turn = RECHECK_DELAY + min(self.place * STAGGER, MAX_STAGGER)
-        return min(self.ends + turn, self.sent + MAX_SLEEP)
+        """Monotonic time at which a waiter asks again without a message, after those before it.
+
+        Theirs serve the whole queue, so a waiter far behind them only makes sure now and then.
+        """
+        latest, turn = self.sent + MAX_SLEEP, self.place * STAGGER
+        return min(self.ends + RECHECK_DELAY + turn, latest) if turn <= MAX_STAGGER else latest
 
 
 class RedisRequests(Backend):

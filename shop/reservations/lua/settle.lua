@@ -10,9 +10,6 @@ local state, taken, outcomes, waiting, orders = unpack(KEYS)
 local has_left_stock = { won = true, returned = true, sold_out = true }
 
 local is_open = redis.call('HEXISTS', state, 'stock') == 1
-if not is_open and redis.call('EXISTS', state) == 1 then
-  return 0 -- a process fills this generation
-end
 local settled = 0
 for i = 1, #ARGV, 5 do
   local id, number, customer, quantity, outcome = unpack(ARGV, i, i + 4)

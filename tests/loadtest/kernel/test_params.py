@@ -45,6 +45,7 @@ def test_options_give_the_fields(words: list[str], changed: dict[str, Any]) -> N
         ({"count": 0}, "--count must be between 1 and 9"),
         ({"share": float("nan")}, "--share must be between"),
         ({"names": ("a", "a")}, "each --name only once"),
+        ({"names": ["a", "a"]}, "each --name only once"),  # of a form
     ],
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any], message: str) -> None:

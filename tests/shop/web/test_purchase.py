@@ -87,6 +87,7 @@ def test_form_of_an_order_above_a_limit_lowered_since_gets_it_again(fulfilment, 
         new = {**other.form(sale, "new", quantity=3), "attempt": attempt}
         refused = other.json(sale, new)
         assert (refused.status, refused.body["error"]) == (409, "limit")
+        assert refused.body["fewer_left"], "the page's button stays enabled"
 
 
 def test_body_shorter_than_its_length_is_read(li):

@@ -15,6 +15,8 @@ import redis as client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.requests import Asked
+from locking.backends.redis.scripts import MAX_SLEEP
 from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
 from tests.locking.calls import store_of
 
@@ -27,6 +29,13 @@ NAME = "n"
 def backend(server: Redis, connect: Connect) -> RedisBackend:
     # While thousands of waiters join, a busy machine takes longer than a second to list them.
     return connect(server.url, SOCKET_TIMEOUT=60.0)
+
+
+def test_waiter_far_from_its_turn_asks_seldom() -> None:
+    """Thousands who ask whenever a grant should have ended would delay the grants themselves."""
+    near, far = (Asked(None, 0.0, 0, 1.0, place).ask_again_at for place in (5, 5000))
+    assert 1.0 < near < 1.1
+    assert far == MAX_SLEEP
 
 
 async def soon(condition: Any) -> None:
