@@ -265,24 +265,6 @@ def test_rule_of_the_sale_refuses(case, li, sale):
 
 @pytest.mark.stores
 @BOTH
-def test_customer_who_wants_too_many_may_choose_fewer(li, sale):
-    """Without script, too; and once none is left, the sale is sold out."""
-    sell(li, sale, 5, 3)
-    few = li.json(sale, {**li.form(sale, quantity=2), "attempt": "1"}).body
-    assert (few["error"], few["title"]) == ("sold_out", "Fewer left than you want")
-    assert few["fewer_left"] is True
-    page = send(li, sale, "page", PAGE, li.form(sale, quantity=2)).text
-    assert 'role="alert"><strong>Fewer left than you want' in page
-    assert re.search('<button class="wide">Buy now</button>', page)
-    buy(li, sale, "fewer")
-    admission.clear()
-    for quantity in (1, 2):
-        none = li.json(sale, li.form(sale, "none", quantity)).body
-        assert (none["title"], "fewer_left" in none) == ("Sold out", False)
-
-
-@pytest.mark.stores
-@BOTH
 @pytest.mark.parametrize("case", ["not open yet", "ended", "too few"])
 def test_replay_succeeds_when_the_sale_cannot_be_bought(case, li, sale):
     first = {accept: send(li, sale, "session", accept, {}) for accept in (PAGE, JSON)}

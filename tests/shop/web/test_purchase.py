@@ -90,6 +90,23 @@ def test_form_of_an_order_above_a_limit_lowered_since_gets_it_again(fulfilment, 
         assert refused.body["fewer_left"], "the page's button stays enabled"
 
 
+@pytest.mark.parametrize("fulfilment", ["direct", "queued"])
+def test_customer_who_wants_too_many_may_choose_fewer(fulfilment, li):
+    """Without script, too; and once none is left, the sale is sold out."""
+    sale = a_sale(stock=1, limit=2, fulfilment=fulfilment)
+    few = li.json(sale, {**li.form(sale, quantity=2), "attempt": "1"}).body
+    assert (few["error"], few["title"]) == ("sold_out", "Fewer left than you want")
+    assert few["fewer_left"] is True
+    page = li.send(sale, li.form(sale, quantity=2)).text
+    assert 'role="alert"><strong>Fewer left than you want' in page
+    assert re.search('<button class="wide">Buy now</button>', page)
+    assert Browser().send(sale).status == 303
+    admission.clear()
+    for quantity in (1, 2):
+        none = li.json(sale, li.form(sale, "none", quantity)).body
+        assert (none["title"], "fewer_left" in none) == ("Sold out", False)
+
+
 def test_body_shorter_than_its_length_is_read(li):
     assert li.send(a_sale(), CONTENT_LENGTH="4000").status == 303
 
