@@ -272,7 +272,8 @@ class TestWaiter:
         with store_of(backend).lock(name, timeout=5), ThreadPoolExecutor(1) as pool:
             if when == "while it waits":
                 waiting = pool.submit(store_of(waiter).lock(name).acquire, timeout=3.0)
-                until(lambda: len(backend.queue(name)) == 2, "the other one queueing")
+                watchers = waiter.session.client._data_watchers
+                until(lambda: any(watchers.values()), "the other one watching its predecessor")
                 proxy.cut(refuse=True)
             else:
                 proxy.hold()
