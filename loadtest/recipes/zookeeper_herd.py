@@ -55,7 +55,7 @@ class ZooKeeperHerdBackend(ZooKeeperBackend):
                         remaining = end - time.monotonic()
                         if remaining <= 0:
                             return None
-                        session.wait_gone([path], woken, remaining)
+                        session.wait_gone([path], woken, remaining, timeout)
                         continue
                 session.nodes[claim.owner] = path
                 return Grant(stat.czxid, sent + session.timeout)

@@ -159,7 +159,7 @@ class ZooKeeperBackend(Backend):
                     return None
                 mark = nodes.GRANTED if nodes.awaits_mark(claim.slots, ahead) else None
                 paths = [f"{parent}/{other}" for other in watched]
-                session.wait_gone(paths, woken, remaining, mark)
+                session.wait_gone(paths, woken, remaining, timeout, mark)
             except (NoNodeError, KeyError):
                 session.nodes.pop(claim.owner, None)
                 may_exist = False

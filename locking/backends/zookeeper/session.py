@@ -187,7 +187,12 @@ class Session:
             self._renewed.notify_all()
 
     def wait_gone(
-        self, paths: list[str], woken: threading.Event, seconds: float, mark: bytes | None = None
+        self,
+        paths: list[str],
+        woken: threading.Event,
+        seconds: float,
+        reply_timeout: float,
+        mark: bytes | None = None,
     ) -> None:
         """Return when one of the nodes is deleted or marked, or `woken` is set.
 
@@ -200,7 +205,7 @@ class Session:
             # Not `exists`, which would leave a watch behind when the node is already deleted.
             # One watcher for all: the client keeps it once per path, however many waits end.
             replies = [self.client.get_async(path, watch=self.node_changed) for path in paths]
-            data = [self.wait_for(reply)[0] for reply in replies]
+            data = [self.wait_for(reply, reply_timeout)[0] for reply in replies]
             if mark is None or mark not in data:
                 woken.wait(min(seconds, threading.TIMEOUT_MAX))
         except NoNodeError:

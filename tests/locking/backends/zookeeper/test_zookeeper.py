@@ -288,6 +288,31 @@ class TestWaiter:
             until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
             assert waiter.session.client.client_id == session, "it ended"
 
+    def test_cut_before_the_watch_keeps_the_time_out(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        proxy: InterceptingProxy,
+        waiter: ZooKeeperBackend,
+        backend: ZooKeeperBackend,
+        name: str,
+    ) -> None:
+        """A request that kazoo keeps for the next connection waits no longer than its caller."""
+        session = waiter.session
+        assert session is not None
+        watch = session.wait_gone
+
+        def cut_first(*args: Any) -> None:
+            proxy.cut(refuse=True)
+            until(lambda: not session.up.is_set(), "the connection being lost")
+            watch(*args)
+
+        monkeypatch.setattr(session, "wait_gone", cut_first)
+        with store_of(backend).lock(name, timeout=5):
+            with within(1.0 + SLACK), pytest.raises(LockUnavailable):
+                store_of(waiter).lock(name).acquire(timeout=0.5)
+            proxy.accept()
+            until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
+
     def test_waiter_with_expired_session_queues_again(
         self,
         zookeeper: ZooKeeper,
