@@ -53,6 +53,7 @@ class Survival(Command):
         """Run the libraries on stores of their own; those of PostgreSQL after the others."""
         lines: Row = {name: {"call": LIBRARIES[name].call, "runs": []} for name in asked.libraries}
         report: Row = {"settings": asdict(asked), "missing": {}, "versions": {}, "libraries": lines}
+        databases: list[str] = []
         on_postgresql = {name for name in lines if LIBRARIES[name].family == "postgresql"}
         for chosen in filter(None, (lines.keys() - on_postgresql, on_postgresql)):
             families = {LIBRARIES[name].family for name in chosen}
@@ -67,6 +68,8 @@ class Survival(Command):
                     lines[event["library"]] |= event
                 elif event["event"] == "run":
                     lines[event["library"]]["runs"].append(event)
+            databases.append(report["versions"]["database"])
+        report["versions"]["database"] = ", ".join(databases)
         return judged(report)
 
     def is_ok(self, report: Row) -> bool:
