@@ -37,7 +37,10 @@ LOCK = "acquire try_acquire extend release lease locked owned aacquire arelease 
 LEASE = "token fence owner deadline remaining lost check extend hand_over"
 NAMES = {
     "lock": ("policy.lock.PolicyLock", LOCK),
-    "locks": ("lease.LockStore", "lock all_of semaphore read_write inspect break_lock probe"),
+    "locks[alias]": (
+        "lease.LockStore",
+        "lock all_of semaphore read_write inspect break_lock probe",
+    ),
     "Options of a lock": ("lease.lock.LockOptions", OPTIONS),
     "Lease": ("Lease", LEASE),
     "locked": ("locked", ""),

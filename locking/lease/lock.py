@@ -48,14 +48,14 @@ class LockOptions(TypedDict, total=False):
     """True if the watchdog extends the grant every third of its ttl while it is held."""
     on_lost: OnLost
     """Called once with the lease when its loss is noticed: in the holder's thread or task if that
-    notices it, else in a thread of its own. Without `renew`, it is noticed at the release."""
+    notices it, else in a new thread. Without `renew`, an expiry is noticed at the release."""
     reentrant: bool
     """True if its holder may acquire it again; else the holder waits like any other caller."""
     max_hold: float | None
     """Seconds after which the lease is lost and the lock free, even if the holder still runs."""
     until: Literal["block", "commit"] | None
-    """What ends a `with` block's hold: its end, or that of the default database's transaction.
-    None is the end of the block, and refuses to acquire inside a transaction."""
+    """A `with` block holds until its end ("block"), or that of the default database's transaction
+    ("commit"). None is "block", but refuses to acquire inside a transaction."""
     cancel_on_loss: bool
     """True if `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
