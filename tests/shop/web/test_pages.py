@@ -65,6 +65,14 @@ def test_each_page_load_has_its_own_key(shop):
     assert "no-store" in first["Cache-Control"]
 
 
+def test_refusal_without_script_is_updated_as_it_says(shop):
+    sale = a_sale(stock=0)
+    page = buy(shop, sale).text
+    assert "We'll update this page." in unescape(page)
+    assert f'http-equiv="refresh" content="20; url=/sales/{sale.slug}/"' in page
+    assert "refresh" not in buy(shop, a_sale(stock=1), quantity=2).text, "it has a form to change"
+
+
 def test_stock_bar_is_polled_until_the_end(shop):
     sale = a_sale(stock=7)
     page = f"/sales/{sale.slug}/stock/"
