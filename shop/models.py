@@ -318,7 +318,7 @@ class RejectedReservation(models.Model):
         verbose_name_plural = _("rejected reservations")
 
     def __str__(self) -> str:
-        return f"{self.number}: {self.reason}"
+        return f"{self.number}: {self.get_reason_display()}"
 
 
 class Payment(models.Model):

@@ -6,10 +6,13 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
+from inventory.models import Stock, StockMovement
 from loadtest.scenarios.course import COURSE
+from shop.administration.alerts import audit_stock
 from shop.models import Order, Sale, User
 from tests.shop.making import put_in_force, signed_in
 from tests.test_wording import banned_chinese
@@ -115,6 +118,12 @@ def test_pages_are_chinese() -> None:
     staff = signed_in(User.objects.get(username="amy"))
     names = ("ops", "lab", "lab-command", "admin:shop_sale_add")
     assert wrong(staff, *map(reverse, names)) == {}
+    Sale.objects.filter(pk=order.sale_id).update(slug="7")  # a slug is no text
+    StockMovement.objects.filter(stock=order.sale.stock_id, reason="reserved").delete()
+    Stock.objects.filter(pk=order.sale.stock_id).update(quantity=F("quantity") + 1)
+    audit_stock()
+    assert "≠" in staff.get("/", headers=CHINESE).text  # the banner of an inconsistent sale
+    assert wrong(staff, "/", reverse("ops")) == {}
 
 
 FOUND = {

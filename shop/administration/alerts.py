@@ -17,7 +17,7 @@ from django.utils import timezone
 from prometheus_client import Gauge
 from redis.exceptions import RedisError
 
-from shop.administration.audit import StockAudit, audit_sale
+from shop.administration.audit import Breach, StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.payments.service import oldest_refund_seconds
@@ -27,7 +27,7 @@ from shop.reservations.reconciliation import sales_under_way
 
 logger = logging.getLogger("shop")
 
-KEY = "audits"
+KEY = "stock-audits"
 AFTER = timedelta(days=1)
 """Time after its end for which a sale is audited here; `manage.py audit_stock` audits all."""
 
@@ -113,7 +113,7 @@ def _clock_difference() -> float:
     return float(there) - (began + time.time()) / 2
 
 
-def inconsistent_sales() -> Mapping[str, Sequence[str]]:
+def inconsistent_sales() -> Mapping[str, Sequence[Breach]]:
     """Return the breaches that the last audit found, by sale."""
     found = last_audit()
     return _broken(found[1]) if found else {}
@@ -127,5 +127,5 @@ def last_audit() -> tuple[datetime, list[StockAudit]] | None:
     return None
 
 
-def _broken(audits: Sequence[StockAudit]) -> dict[str, tuple[str, ...]]:
+def _broken(audits: Sequence[StockAudit]) -> dict[str, tuple[Breach, ...]]:
     return {audit.sale: audit.breaches for audit in audits if not audit.ok}

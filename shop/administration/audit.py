@@ -6,14 +6,33 @@ The verdict of every load test and of `manage.py audit_stock`.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from django.db import connection, transaction
+from django.utils.translation import gettext, gettext_noop
 
 from inventory.queries import Ledger, ledger_of
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.reservations import store
+
+
+class Breach(str):
+    """What is inconsistent, in English for logs and JSON."""
+
+    text: str
+    values: dict[str, object]
+
+    def __new__(cls, text: str, **values: object) -> Self:
+        """Put the values into the text."""
+        breach = super().__new__(cls, text % values)
+        breach.text, breach.values = text, values
+        return breach
+
+    @property
+    def shown(self) -> str:
+        """The breach in the reader's language."""
+        return gettext(self.text) % self.values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +49,7 @@ class StockAudit:
     lost: int
     """Units neither available nor promised."""
     stale_writes_refused: int
-    breaches: tuple[str, ...]
+    breaches: tuple[Breach, ...]
     reserved: int | None = None
     """Units of a queued sale whose order is not written yet; None if Redis is unavailable."""
     waiting: float | None = None
@@ -69,19 +88,25 @@ def audit_sale(*, sale: Sale) -> StockAudit:
     )
 
 
-def _breaches(ledger: Ledger, held: int, sold: int, promised: dict[str, int]) -> Iterator[str]:
-    """Yield what is inconsistent; `promised` are the units of each live order."""
+def _breaches(ledger: Ledger, held: int, sold: int, orders: dict[str, int]) -> Iterator[Breach]:
+    """Yield what is inconsistent; `orders` are the units of each live order."""
     stocked, available = ledger.stocked, ledger.available
     if held + sold > stocked:
-        yield f"oversold: {held + sold} promised of {stocked}"
+        text = gettext_noop("oversold: %(promised)s promised of %(stocked)s")
+        yield Breach(text, promised=held + sold, stocked=stocked)
     if held + sold + available != stocked:
-        yield f"{stocked} initial != {available} available + {held} held + {sold} sold"
+        text = gettext_noop(
+            "%(stocked)s initial != %(available)s available + %(held)s held + %(sold)s sold"
+        )
+        yield Breach(text, stocked=stocked, available=available, held=held, sold=sold)
     left = stocked - sum(ledger.per_order.values())
     if left != available:
-        yield f"the ledger leaves {left}, the row says {available}"
-    if promised != ledger.per_order:
-        wrong = {number for number, _ in promised.items() ^ ledger.per_order.items()}
-        yield f"orders that the ledger tells otherwise: {', '.join(sorted(wrong)[:5])}"
+        text = gettext_noop("the ledger leaves %(left)s, the row says %(available)s")
+        yield Breach(text, left=left, available=available)
+    if orders != ledger.per_order:
+        wrong = {number for number, _ in orders.items() ^ ledger.per_order.items()}
+        text = gettext_noop("orders that the ledger tells otherwise: %(orders)s")
+        yield Breach(text, orders=", ".join(sorted(wrong)[:5]))
 
 
 @contextmanager

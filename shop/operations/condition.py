@@ -80,9 +80,8 @@ def _stock(state: LiveState) -> Iterator[Condition]:
     wrong = [audit for audit in state.audit[1] if not audit.ok] if state.audit else []
     if wrong:
         text = _("Stock mismatch: %s.") % ", ".join(audit.sale for audit in wrong)
-        yield Condition(
-            "bad", text, "; ".join(wrong[0].breaches), _("Show the audit"), "#stock-audit"
-        )
+        breaches = " · ".join(breach.shown for breach in wrong[0].breaches)
+        yield Condition("bad", text, breaches, _("Show the audit"), "#stock-audit")
 
 
 def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from locking.models import LockPolicy
+from shop.administration.audit import Breach
 from shop.operations.condition import assess
 from shop.operations.live import LiveState
 from shop.operations.probes import ProbeResult
@@ -57,7 +58,7 @@ def state(**changes: Any) -> LiveState:
 
 
 DATABASE = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}[connection.vendor]
-WRONG = SimpleNamespace(sale="phone", ok=False, breaches=("oversold: 7 promised of 5",))
+WRONG = SimpleNamespace(sale="phone", ok=False, breaches=(Breach("oversold: 7 promised of 5"),))
 DRAIN = {"next_backend": "database", "next_mode": "conditional", "changed_by": "amy"}
 LATE = {"last_job_at": NOW - timedelta(seconds=31)}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
