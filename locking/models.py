@@ -73,7 +73,7 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return f"{self.active}, epoch {self.epoch}"
+        return self.active
 
     @property
     def active(self) -> str:
@@ -106,7 +106,7 @@ class LockPolicyChange(models.Model):
         ordering = ["-pk"]
 
     def __str__(self) -> str:
-        return f"{self.old} -> {self.new} (epoch {self.epoch})"
+        return f"{self.epoch}: {self.old} → {self.new}"
 
     @property
     def old(self) -> str:
@@ -159,7 +159,7 @@ class HeldLock(LockRow):
     class Meta:
         proxy = True
         default_permissions = ("view",)
-        permissions = [("release_lock", "Can release a lock that another caller holds")]
+        permissions = [("release_lock", "Can break a lock that another caller holds")]
         verbose_name = _("held lock")
         verbose_name_plural = _("held locks")
 
