@@ -62,7 +62,7 @@ class LabRun(models.Model):
 
 
 class LabMail(models.Model):
-    """An e-mail as it was sent: the lab has no mail server."""
+    """An email as it was sent: the lab has no mail server."""
 
     message = models.OneToOneField("mail.Message", on_delete=models.CASCADE, primary_key=True)
     subject = models.TextField()

@@ -140,7 +140,7 @@ def wait_for_first_page(url: str, family: Family) -> str | None:
             with own_machine.open(url, timeout=5):
                 return None
         except urllib.error.HTTPError as error:
-            return f"the first page answered {error.code}"
+            return f"the first page returned {error.code}"
         except OSError:
             pass  # the server does not listen yet
         with suppress(queue.Empty):

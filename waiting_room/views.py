@@ -40,7 +40,7 @@ DRAWN_MAX_AGE = 300
 """Seconds for which what the draw has decided may be kept: until a reset by staff is noticed."""
 UNAVAILABLE = "unavailable"
 AWAY = ("before", "shuffling", "waiting")
-"""The views whose visitors may leave, and are called by e-mail."""
+"""The views whose visitors may leave, and are called by email."""
 VERIFIER = settings.BASE_DIR / "tools/verify_lottery.py"
 REASONS = {
     Room.Reason.PAUSED: _("The shop had paused the room, so your turn comes later."),

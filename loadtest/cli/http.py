@@ -44,21 +44,21 @@ class HttpCommand(Command):
         return run_http_load(asked, bar.draw)
 
     def describe(self, terminal: Terminal, report: Report) -> None:
-        """Print the rate, the answers and the verdict."""
+        """Print the rate, the responses and the verdict."""
         terminal.print(
             f"{report['attempts']} attempts in {report['seconds']} s "
             f"({report['attempts_per_second']:.0f}/s), {report['orders']} orders"
         )
         terminal.print()
         rows = [
-            # A form that is sent again while the first is in flight gets the same answer.
+            # A form that is sent again while the first is in flight gets the same response.
             [
                 f"won, by {report['winners']} buyers" if kind == "won" else kind,
                 *(f"{number:g}" for number in numbers.values()),
             ]
             for kind, numbers in report["answers"].items()
         ]
-        terminal.table(("answer", "count", "p50 ms", "p95 ms", "p99 ms"), rows)
+        terminal.table(("response", "count", "p50 ms", "p95 ms", "p99 ms"), rows)
         processes, peak = report["driver"].values()
         terminal.print(f"Sent by {processes} processes with up to {peak} MB.")
         is_ok = report["verdict"] == "ok"

@@ -56,7 +56,7 @@ def main(asked: dict[str, Any], _stores: Stores) -> Report:
     kinds = report["answers"]
     wrong = [kind for kind in kinds if kind.isdigit() and kind[0] == "5" and kind != "503"]
     breaches = [] if report["verdict"] == "ok" else [report["why"]]
-    breaches += [f"{kinds[kind]['count']} answers were {kind}" for kind in wrong]
+    breaches += [f"{kinds[kind]['count']} responses were {kind}" for kind in wrong]
     if report["orders"] != asked["stock"]:
         breaches.append(f"{report['orders']} orders of {asked['stock']}")
     cut = kinds.get(DISCONNECTED, {"count": 0})["count"]

@@ -68,7 +68,7 @@ class Shop:
         return fetch(self.web.port, message.encode())[0]
 
     def buy(self) -> int:
-        """Send the next form and return the status; forms without an answer count too."""
+        """Send the next form and return the status; forms without a response count too."""
         return fetch(self.web.port, self.form(self.sale)[1])[0]
 
     def form(self, sale: Sale) -> tuple[Buyer, bytes]:
@@ -87,7 +87,7 @@ class Shop:
 
 
 class Reply(NamedTuple):
-    """The status of one request, 0 for no answer; times are monotonic seconds."""
+    """The status of one request, 0 for no response; times are monotonic seconds."""
 
     status: int
     began: float
@@ -100,7 +100,7 @@ class Reply(NamedTuple):
 
 
 def fetch(port: int, message: bytes) -> tuple[int, bytes]:
-    """Return the status, 0 for no answer, and all received bytes."""
+    """Return the status, 0 for no response, and all received bytes."""
     received = b""
     try:
         with closing(socket.create_connection((HOST, port), timeout=REPLY_TIMEOUT)) as connection:
@@ -183,10 +183,10 @@ def statuses(replies: list[Reply]) -> dict[str, int]:
 
 
 def breaches_of(shop: Shop, replies: list[Reply]) -> list[str]:
-    """Return the breaches of the final ledger and the answers that a shop must not send."""
+    """Return the breaches of the final ledger and the responses that a shop must not send."""
     won = sum(one.status in BOUGHT for one in replies)
     wrong = sorted({one.status for one in replies if one.status >= 500} - {503})
-    return ledger_breaches(shop.sale, won) + [f"an answer was {status}" for status in wrong]
+    return ledger_breaches(shop.sale, won) + [f"a response was {status}" for status in wrong]
 
 
 def ledger_breaches(sale: Sale, acknowledged: int) -> list[str]:

@@ -22,7 +22,7 @@ from loadtest.resilience.shop import (
 )
 
 MAX_ANSWER, MAX_RECOVERY = 2.0, 3.0
-"""Seconds until every answer during a fault; until the first purchase after it."""
+"""Seconds until every response during a fault; until the first purchase after it."""
 PHASE_SECONDS = 6.0
 CLIENTS = 4 * THREADS
 HELPERS = 3
@@ -88,7 +88,7 @@ def _judge(
     name = f"{phase['store']} {phase['fault']}"
     breaches = []
     if set(phase["browsing"]) != {"200"}:
-        breaches.append(f"{name}: browsing was answered {phase['browsing']}")
+        breaches.append(f"{name}: browsing got {phase['browsing']}")
     # A purchase that succeeded after the recovery had waited too long as well.
     breaches += [
         f"{name}: {what} took up to {phase[f'{what}_slowest']} s"

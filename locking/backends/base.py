@@ -85,7 +85,7 @@ class Backend(ABC):
         Returns None when it stayed held, or when `claim.cancelled` was set. In both cases, and
         after any exception that interrupts the wait, the claim leaves no trace in the store. It
         sets `claim.holder` if the store's replies name the holder. Raises LockUnavailable when the
-        store does not answer within bounded time.
+        store does not reply within bounded time.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Backend(ABC):
         """Extend the grant to `ttl` seconds from now; return the new monotonic deadline.
 
         Raises LockLost when `claim.owner` does not hold the lock, LockUnavailable when the store
-        does not answer.
+        does not reply.
         """
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Backend(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Check that the store answers; raise LockUnavailable within bounded time."""
+        """Check that the store replies; raise LockUnavailable within bounded time."""
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
         """Record the depth of re-entry if the store keeps it; raise LockLost."""

@@ -54,7 +54,7 @@ class LockStore(LeaseTable):
         return self.backend.inspect()
 
     def probe(self) -> None:
-        """Check that the store answers; see `Backend.probe`."""
+        """Check that the store replies; see `Backend.probe`."""
         self.backend.probe()
 
     def break_lock(self, name: str) -> bool:

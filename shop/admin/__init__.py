@@ -214,7 +214,7 @@ MAIL = {
 
 @admin.register(Message)
 class MessageAdmin(LargeTable, ReadOnlyAdmin):
-    """E-mail to customers."""
+    """Email to customers."""
 
     list_display = ("title", "row", "customer", "state", "attempts", "due_at", "created_at")
     list_filter = ("state",)

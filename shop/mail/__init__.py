@@ -1,1 +1,1 @@
-"""E-mail to customers: which messages are due, their texts, and sending each at most once."""
+"""Email to customers: which messages are due, their texts, and sending each at most once."""

@@ -1,4 +1,4 @@
-"""The Django application of the shop's e-mail."""
+"""The Django application of the shop's email."""
 
 from django.apps import AppConfig
 from django.utils.translation import pgettext_lazy

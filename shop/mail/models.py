@@ -8,7 +8,7 @@ from django.utils.translation import pgettext_lazy
 
 
 class Message(models.Model):
-    """One e-mail, sent at most once.
+    """One email, sent at most once.
 
         waiting -> sending -> sent
         sending -> waiting | failed     the server refused it: for now, or too often

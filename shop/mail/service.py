@@ -39,7 +39,7 @@ KEPT_FOR = timedelta(days=30)
 
 
 def can_mail() -> bool:
-    """Return True if the shop can send e-mail."""
+    """Return True if the shop can send email."""
     return not settings.EMAIL_BACKEND.endswith(".dummy.EmailBackend")
 
 
@@ -90,7 +90,7 @@ def send_mail() -> int:
                 for message in batch:
                     sent += time.monotonic() < stop and _send(message, connection)
     except OSError as error:
-        logger.warning("Sending e-mail failed, %d messages wait: %r", _waiting().count(), error)
+        logger.warning("Sending email failed, %d messages wait: %r", _waiting().count(), error)
     return sent
 
 

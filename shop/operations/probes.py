@@ -41,7 +41,7 @@ def probe_all(probes: Mapping[str, Probe], *, seconds: float) -> dict[str, Probe
     running = {name: pool.submit(_run, probe) for name, probe in probes.items()}
     done, _ = wait(running.values(), timeout=seconds)
     pool.shutdown(wait=False)  # a probe that hangs ends at its client's own timeout
-    late = ProbeResult(error=f"no answer in {seconds:g} s")
+    late = ProbeResult(error=f"no reply in {seconds:g} s")
     now = timezone.now()
     return {
         name: _dated(name, probe.result() if probe in done else late, now)

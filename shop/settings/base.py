@@ -368,7 +368,7 @@ STRIPE_API_URL = env.str("STRIPE_API_URL", default="https://api.stripe.com")
 STRIPE_SCRIPT_URL = env.str("STRIPE_SCRIPT_URL", default="https://js.stripe.com/v3/")
 
 EMAIL_URL = env.str("EMAIL_URL", default="")
-"""The SMTP server; without one, the shop sends no e-mail and offers none."""
+"""The SMTP server; without one, the shop sends no email and offers none."""
 vars().update(env.email_url_config(EMAIL_URL or "dummymail:"))
 EMAIL_TIMEOUT = 5
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default="") or "Flash Sale <shop@localhost>"

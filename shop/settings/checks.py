@@ -69,7 +69,7 @@ def _stripe_problem() -> str:
 
 @register(Tags.security, deploy=True)
 def check_services(**kwargs: Any) -> list[CheckMessage]:
-    """Warn if Stripe charges no customer, e-mail does not arrive, or its links lead nowhere."""
+    """Warn if Stripe charges no customer, email does not arrive, or its links lead nowhere."""
     needed = {
         "EMAIL_URL": settings.EMAIL_URL,
         "EMAIL_FROM": "@localhost" not in settings.DEFAULT_FROM_EMAIL,
@@ -81,7 +81,7 @@ def check_services(**kwargs: Any) -> list[CheckMessage]:
         and "_test_" in settings.STRIPE_SECRET_KEY
         and "STRIPE_SECRET_KEY is a test key: no customer is charged.",
         "W003": missing
-        and f"{missing} not set: no e-mail is sent, servers refuse it, or its links lead nowhere. "
+        and f"{missing} not set: no email is sent, servers refuse it, or its links lead nowhere. "
         "No password can be reset. See docs/how-to/send-mail.md.",
     }
     return [Warning(why, id=f"shop.{number}") for number, why in wrong.items() if why]

@@ -1,4 +1,4 @@
-"""Sign-up, sign-in, sign-out, the profile, and what customers get by e-mail."""
+"""Sign-up, sign-in, sign-out, the profile, and what customers get by email."""
 
 import secrets
 from typing import Any
@@ -181,7 +181,7 @@ class PasswordReset(views.PasswordResetView):
     success_url = reverse_lazy("password-reset-done")
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Count every request. Raise NotFound if the shop sends no e-mail."""
+        """Count every request. Raise NotFound if the shop sends no email."""
         if not mail.can_mail():
             raise NotFound
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "reset", rate_limits.address_of(request))
@@ -225,7 +225,7 @@ def _set_language(user: User, language: str) -> None:
 
 
 def set_language(request: HttpRequest) -> HttpResponse:
-    """Choose the language of the pages, and of a signed-in customer's e-mail."""
+    """Choose the language of the pages, and of a signed-in customer's email."""
     response = set_language_cookie(request)
     chosen = response.cookies.get(settings.LANGUAGE_COOKIE_NAME)
     if chosen and isinstance(request.user, User):

@@ -171,7 +171,7 @@ def _broken(plan: Plan, sale: dict[str, Any], sent: dict[Key, list[Operation]]) 
         buys = [one for one in tries if one.do == "buy"]
         answers = {one.event["order"] for one in buys if one.outcome == "ok"}
         if len(answers) > 1:
-            yield f"key {key} got {len(answers)} different answers"
+            yield f"key {key} got {len(answers)} different responses"
         row = rows.get((user, digest(key)))
         if row and not terms.is_queued and any(row[0] not in answer for answer in answers):
             yield f"key {key} was told {answers}, but has order {row[0]}"

@@ -183,7 +183,7 @@ class Shopping(Work):
             elif status == HTTPStatus.CONFLICT and body["error"] in ERRORS:
                 result |= {"type": "fail", "error": ERRORS[body["error"]]}
             elif status not in UNDECIDED:
-                raise AssertionError(f"the answer to {form} is {status} {body}")
+                raise AssertionError(f"the response to {form} is {status} {body}")
         self.counts[f"answers {status}"] += 1
         if result.get("order") and not is_cut:
             self.counts["grants"] += 1
