@@ -1,4 +1,4 @@
-"""System checks that reject wrong lock settings at start-up."""
+"""System checks that refuse wrong lock settings at start-up."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class JobRun(models.Model):
     scheduled_for = models.DateTimeField(_("scheduled time"), db_index=True)
     state = models.CharField(_("outcome"), max_length=10, choices=State.choices, default=State.DUE)
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
-    duplicates = models.PositiveIntegerField(_("rejected duplicates"), default=0)
+    duplicates = models.PositiveIntegerField(_("refused duplicates"), default=0)
     """Messages that arrived while the run was in progress or after it was done."""
     host = models.CharField(_("host"), max_length=150, blank=True, default="")
     started_at = models.DateTimeField(_("started"), null=True)

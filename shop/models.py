@@ -25,7 +25,7 @@ from shop.delivery import DeliveryAddress as DeliveryAddress
 class User(AbstractUser):
     """A customer or a member of staff."""
 
-    # Of the customer's last sign-in or choice, for e-mail; empty before.
+    # Of the customer's last sign-in or choice, for email; empty before.
     language = models.CharField(max_length=10, editable=False, default="", db_default="")
 
     class Meta(AbstractUser.Meta):  # type: ignore[name-defined, misc]
@@ -79,7 +79,7 @@ class Sale(models.Model):
 
     class Phase(models.TextChoices):
         BEFORE = "before", _("Upcoming")
-        OPEN = "open", _("Live")
+        OPEN = "open", _("Open")
         SOLD_OUT = "sold_out", _("Sold out")
         ENDED = "ended", _("Ended")
 
@@ -108,7 +108,7 @@ class Sale(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(100)],
     )
     opens_at = models.DateTimeField(_("opens at"), db_index=True)
-    closes_at = models.DateTimeField(_("closes at"))
+    closes_at = models.DateTimeField(_("ends at"))
     fulfilment = models.CharField(
         _("fulfilment"), max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
     )
@@ -359,7 +359,7 @@ class Payment(models.Model):
         _("status"), max_length=10, choices=Status.choices, default=Status.STARTED
     )
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
-    answer_by = models.DateTimeField(_("answer by"))
+    answer_by = models.DateTimeField(_("respond by"))
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
     refund_started_at = models.DateTimeField(_("refund started at"), null=True, blank=True)
     refunded_at = models.DateTimeField(_("refunded at"), null=True, blank=True)

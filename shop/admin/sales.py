@@ -82,7 +82,7 @@ class SaleForm(KeepingForm):
                 self.add_error(name, _("Choose a time between 2000 and 2099."))
         opens_at, closes_at = map(self.cleaned_data.get, ("opens_at", "closes_at"))
         if opens_at and closes_at and closes_at <= opens_at:
-            self.add_error("closes_at", _("The sale must close after it opens."))
+            self.add_error("closes_at", _("The sale must end after it opens."))
         elif closes_at and "closes_at" in self.changed_data and closes_at <= timezone.now():
             self.add_error("closes_at", self.in_the_past)
         price, product = self.cleaned_data.get("price"), self.cleaned_data.get("product")
@@ -97,14 +97,14 @@ class SaleForm(KeepingForm):
                 self.add_error(name, _("It is too late to change this."))
         return self.cleaned_data
 
-    in_the_past = _("This time has passed. To end the sale, use “Close now” in the list of sales.")
+    in_the_past = _("This time has passed. To end the sale, use “End now” in the list of sales.")
 
 
 class NewSaleForm(SaleForm):
     """A new sale and the units of its stock."""
 
     quantity = units_field(label=_("Units in stock"), help_text=_("You can change it later."))
-    in_the_past = _("The sale would already be over. Choose a time in the future.")
+    in_the_past = _("The sale would have ended already. Choose a time in the future.")
 
     class Meta(SaleForm.Meta):
         help_texts = {
@@ -285,22 +285,22 @@ class SaleAdmin(SalePages):
         log_entry = entry(gettext_noop("Opened."))
         self.each(request, sales, open_now, log_entry, _("%s is open."), refusal)
 
-    @admin.action(description=_("Close now"), permissions=["change"])
+    @admin.action(description=_("End now"), permissions=["change"])
     def close_now(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
-        """Close the selected sales that are open, once their name or number has been typed."""
+        """End the selected sales that are open, once their name or number has been typed."""
         running = [sale for sale in sales if sale.phase() in (Sale.Phase.OPEN, Sale.Phase.SOLD_OUT)]
-        log_entry = entry(gettext_noop("Closed."))
+        log_entry = entry(gettext_noop("Ended."))
         step = close_now, log_entry, _("%s has ended."), _("%s is not open.")
         if not running:
             return self.each(request, sales, *step)
         text = _(
             "No one will be able to buy. Orders already placed stay valid and can still be paid."
         )
-        return self._ask(request, running, _("Close now"), text, *step)
+        return self._ask(request, running, _("End now"), text, *step)
 
-    @admin.action(description=_("Cancel or hide"), permissions=["change"])
+    @admin.action(description=_("Unlist"), permissions=["change"])
     def unlist(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
-        """Cancel the selected sales that have not opened, and hide those that have ended."""
+        """Unlist the selected sales that have ended, or have not opened and then never will."""
         text = ngettext(
             "The shop will no longer list this sale. If it has not opened, it never will. Orders"
             " stay valid.",
@@ -317,8 +317,8 @@ class SaleAdmin(SalePages):
         }  # which a cancelled sale loses
         said = gettext_noop("Unlisted. Its times were {opens} to {closes}.")
         done = (lambda sale: entry(said, **times[sale.pk])), _("%s is unlisted.")
-        refusal = _("%s is open, or about to open. Close it first.")
-        title = _("Cancel or hide")
+        refusal = _("%s is open, or about to open. End it first.")
+        title = _("Unlist")
         return self._ask(request, list(sales), title, text, unlist, *done, refusal)
 
     def _ask(

@@ -18,7 +18,7 @@ from shop.reservations import store
 
 
 class Breach(str):
-    """What is inconsistent, in English for logs and JSON."""
+    """An inconsistency, in English for logs and JSON."""
 
     text: str
     values: dict[str, object]

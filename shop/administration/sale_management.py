@@ -87,9 +87,9 @@ def close_now(*, sale: Sale) -> bool:
 
 
 def unlist(*, sale: Sale) -> bool:
-    """Cancel an upcoming sale or hide an ended one; return False if it is open, or about to open.
+    """Unlist an upcoming or ended sale; return False if it is open, or about to open.
 
-    A cancelled sale has ended and never opens. Only who has the address finds its page.
+    An upcoming one has ended then and never opens. Only who has the address finds its page.
     """
     now, rows = timezone.now(), Sale.objects.filter(pk=sale.pk)
     over = {"opens_at": now - CANCELLED, "closes_at": now}

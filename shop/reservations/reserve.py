@@ -75,7 +75,7 @@ def reserve(wanted: PurchaseRequest) -> Queued:
         load(sale=sale)
         outcome = store.reserve(sale=sale, entry=entry, limit=limit)
     elif outcome == "not_loaded":
-        # A closed sale is not loaded into Redis: the database knows its reservations.
+        # An ended sale is not loaded into Redis: the database knows its reservations.
         decision = decided_in(sale=sale, numbers=[number]).get(number)
         found = "replayed" if decision and decision.quantity == quantity else "key_reused"
         outcome = found if decision else "limit"

@@ -80,7 +80,7 @@ def test_button_opens_by_the_server_clock(people):
     assert timezone.now() >= opens_at
     expect(page.get_by_text("Ends in")).to_be_visible()
     assert page.evaluate("first").startswith("29 d"), "not 00:00:00 until the next tick"
-    expect(page.get_by_text("● Live")).to_be_visible()
+    expect(page.get_by_text("● Open")).to_be_visible()
     assert loads == []
     opened.dblclick()
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
@@ -280,7 +280,7 @@ def test_cards_follow_stock_and_phase_without_a_reload(people):
     Stock.objects.filter(sale__slug="phone-x").update(quantity=5)
     phone = page.get_by_role("listitem").filter(has_text="Phone X")
     expect(phone).to_contain_text("5 left")
-    expect(camera).to_contain_text("● Live", timeout=40_000)
+    expect(camera).to_contain_text("● Open", timeout=40_000)
     expect(camera.locator("time:visible")).to_have_text(re.compile("^Ends in "))
     expect(camera.get_by_role("link")).to_be_focused()
     assert loads == []

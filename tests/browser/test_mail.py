@@ -1,4 +1,4 @@
-"""A customer reads the shop's e-mail: a forgotten password, a reminder."""
+"""A customer reads the shop's email: a forgotten password, a reminder."""
 
 import re
 

@@ -87,7 +87,7 @@ def test_end_of_an_existing_sale_is_not_moved_to_the_past(amy):
     page = f"/admin/shop/sale/{sale.pk}/change/"
     form = {"price": "9.90", "limit_per_customer": 3, **times(sale.opens_at, sale.closes_at)}
     response = amy.post(page, {**form, **a_time("closes_at", -HOUR)})
-    assert "“Close now”" in errors(response)["closes_at"][0]
+    assert "“End now”" in errors(response)["closes_at"][0]
     assert fresh(sale).closes_at == sale.closes_at
     Sale.objects.update(closes_at=timezone.now() - HOUR)
     form |= {"limit_per_customer": 4, **times(sale.opens_at, fresh(sale).closes_at)}
@@ -206,7 +206,7 @@ def test_upcoming_sale_is_cancelled_for_good(amy):
         assert f"/sales/{sale.slug}/" not in Client().get(path).text
     assert product.format(sale.product.slug) in Client().get("/products/").text
     page = Client().get(sale.get_absolute_url())
-    assert (page.status_code, "The shop has withdrawn this sale." in page.text) == (200, True)
+    assert (page.status_code, "This sale is no longer listed." in page.text) == (200, True)
     assert buy(signed_in(), sale).status_code == 409
     assert "Unlisted" in amy.get("/admin/shop/sale/").text
     assert correct(amy, sale, closes_at_0="2030-01-01").status_code == 403

@@ -54,7 +54,7 @@ def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     name="switch-under-load",
     fault="switch",
     row="F9",
-    title=_("The lock is switched while a sale runs"),
+    title=_("The lock is switched while a sale is open"),
     broken=FORCED,
     repaired=gettext_noop("redis to database + naive, drained"),
     story=_(

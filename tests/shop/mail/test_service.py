@@ -88,7 +88,7 @@ EVENTS = {
     nearly_expire: ("Pay by ..:.. to keep your order", "请在 ..:.. 前付款", "Reserved for you"),
     pay_too_late: ("Refund for order", "退款通知", "You cancelled this order"),
     ship: ("Order .* is on its way", "订单 .* 已发货", "Shipped to"),
-    ask_for_a_reminder: ("Kettle: on sale at ..:..", "Kettle：..:.. 开抢", "Opens in"),
+    ask_for_a_reminder: ("Kettle: opens at ..:..", "Kettle：..:.. 开抢", "Opens in"),
     forget_the_password: ("Set a new password", "设置新密码", "Set a new password"),
 }
 
@@ -134,7 +134,7 @@ def test_nothing_is_sent_that_is_not_due(inbox: Inbox, li: User, settings) -> No
     assert send_mail() == 0, "an old event"
     settings.EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
     Order.objects.update(closed_at=timezone.now())
-    assert (send_mail(), Message.objects.count()) == (0, 0), "the shop sends no e-mail"
+    assert (send_mail(), Message.objects.count()) == (0, 0), "the shop sends no email"
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     User.objects.update(email="guest@example.com")
     assert send_mail() == 2

@@ -72,13 +72,13 @@ def test_pages_show_what_can_be_reserved(client) -> None:
         both = client.get(f"/sales/{sale.slug}/").text, client.get("/").text
         return f"{texts[0]} of 3 left" in bar and all(texts[1] in page for page in both)
 
-    assert shows("3", "● Live")
+    assert shows("3", "● Open")
     last = [ask(sale) for _ in "abc"][-1]
     until(lambda: shows("0", "✕ Sold out"), "pages as old as the cache allows")
     assert fresh(sale).left == 3, "the control: the stock row"
     consume()
     cancel_order(order=Order.objects.select_related("sale").get(number=last.number))
-    until(lambda: shows("1", "● Live"), "the unit that was returned")
+    until(lambda: shows("1", "● Open"), "the unit that was returned")
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])

@@ -139,7 +139,7 @@ def test_home_poll_replaces_only_what_changed(client):
     Sale.objects.filter(pk=soon.pk).update(opens_at=timezone.now())
     cards = client.get(poll)
     assert "HX-Reswap" not in cards
-    assert cards.text.count("● Live") == 2
+    assert cards.text.count("● Open") == 2
     assert f'href="/sales/{soon.slug}/"' in cards.text
 
 

@@ -1,4 +1,4 @@
-from django.db import migrations
+from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
@@ -13,5 +13,10 @@ class Migration(migrations.Migration):
                 "verbose_name": "held lock",
                 "verbose_name_plural": "held locks",
             },
-        )
+        ),
+        migrations.AlterField(
+            model_name="jobrun",
+            name="duplicates",
+            field=models.PositiveIntegerField(default=0, verbose_name="refused duplicates"),
+        ),
     ]
