@@ -113,7 +113,7 @@ def sold_verdict(
     `wanted` units could be sold, and `confirmed` buyers were told that they had bought. As many as
     `unknown` gave up while nothing was decided: some may have an order.
     """
-    orders, why = audit.sold + audit.held, list(audit.breaches)
+    orders, why = audit.sold + audit.held, list[str](audit.breaches)
     if audit.oversold:
         return "oversold", "; ".join(why)
     if orders < wanted:

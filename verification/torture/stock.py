@@ -97,7 +97,7 @@ def facts(name: str) -> dict[str, Any]:
     sale = Sale.objects.select_related("stock").get(slug=name)
     rows = dump(sale)
     audit = rows.audit
-    breaches = list(audit.breaches)
+    breaches = list[str](audit.breaches)
     if audit.reserved or audit.drift:
         breaches.append(f"{audit.reserved} units are reserved in Redis, the drift is {audit.drift}")
     rejected = RejectedReservation.objects.filter(sale=sale).values_list("number", "reason")
