@@ -110,9 +110,12 @@ class Sale(models.Model):
     opens_at = models.DateTimeField(_("opens at"), db_index=True)
     closes_at = models.DateTimeField(_("ends at"))
     fulfilment = models.CharField(
-        _("fulfilment"), max_length=10, choices=Fulfilment.choices, default=Fulfilment.DIRECT
+        _("order processing"),
+        max_length=10,
+        choices=Fulfilment.choices,
+        default=Fulfilment.DIRECT,
     )
-    # False for sales of load tests, cancelled and hidden ones: only who has the address finds them.
+    # False for sales of load tests and those that staff unlisted: only the address leads to them.
     is_listed = models.BooleanField(default=True, editable=False)
     generation = models.PositiveIntegerField(
         default=0,

@@ -1,7 +1,7 @@
 """A circuit breaker per server, shared by all threads of a process.
 
 A server that is down refuses connections at once. A server that does not respond costs each caller
-a time-out, and a request may call it several times. The first time-out therefore opens the circuit
+a timeout, and a request may call it several times. The first timeout therefore opens the circuit
 breaker: calls fail at once while one thread probes the server. A reply closes it again.
 """
 
@@ -36,7 +36,7 @@ class CircuitBreaker:
         self._guard = threading.Lock()
 
     def open(self) -> None:
-        """Open the circuit breaker after a time-out; it closes when `probe` succeeds."""
+        """Open the circuit breaker after a timeout; it closes when `probe` succeeds."""
         try:
             with self._guard:
                 if self.is_open:

@@ -18,7 +18,7 @@ class StoreDriver:
     far: str | list[str] = ""
     """The same store through a proxy, which `lose_reply`, `cut` and `hold` affect."""
     options: Mapping[str, Any] = {}
-    """OPTIONS of the backend, such as short time-outs."""
+    """OPTIONS of the backend, such as short timeouts."""
 
     PROVES: ClassVar[Mapping[str, str]] = {
         "fencing": "restart",

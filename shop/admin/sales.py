@@ -240,7 +240,7 @@ class SaleAdmin(SalePages):
         """Return the price with the currency."""
         return money(sale.price)
 
-    @admin.display(description=_("fulfilment"), ordering="fulfilment")
+    @admin.display(description=_("order processing"), ordering="fulfilment")
     def processing(self, sale: Sale) -> str:
         """Return how orders are written, in a word."""
         return str(_("Queued") if sale.is_queued else _("Direct"))

@@ -120,7 +120,7 @@ def _processes(state: LiveState) -> Iterator[Condition]:
         since = _("no job has finished in the last hour")
         if state.last_job_at:
             since = _("no job has finished since %(time)s") % _since("", state.last_job_at)
-        advice = _("Items of unpaid orders do not go back on sale. Start a Celery worker and beat.")
+        advice = _("Units of unpaid orders are not returned. Start a Celery worker and beat.")
         yield Condition("warn", text % since, advice)
 
 

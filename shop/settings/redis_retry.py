@@ -17,7 +17,7 @@ T = TypeVar("T")
 class RetryOnce(Retry):
     """Repeat a command once after a broken connection.
 
-    A time-out opens the circuit breaker of the server, which the locks share; while it is open,
+    A timeout opens the circuit breaker of the server, which the locks share; while it is open,
     commands fail at once.
     """
 

@@ -167,7 +167,7 @@ class _Slot:
     ) -> tuple[Connection, T]:
         """Call `request(connection, *args)`; see `ConnectionPool.retry_once`.
 
-        Follows redirections for up to the time-out, and waits while the slot's keys are moved.
+        Follows redirections for up to the timeout, and waits while the slot's keys are moved.
         """
         until = time.monotonic() + self._cluster.timeout
         is_first, is_asking = True, False

@@ -67,7 +67,7 @@ from locking.names import is_number
 RETRY_DELAY = (0.001, 0.016)
 """Range of the random pause in seconds, which separates claims that split the votes."""
 MAJORITY_TIMEOUT = 20
-"""Node time-outs without a majority after which the lock is unavailable."""
+"""Node timeouts without a majority after which the lock is unavailable."""
 MAX_IDLE = 32
 """Quorums kept while not in use."""
 

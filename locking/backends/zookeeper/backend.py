@@ -205,7 +205,7 @@ class ZooKeeperBackend(Backend):
             session.wait_for(session.client.ensure_path_async(self._prefix), timeout)
 
     def _reply_timeout(self, session: Session, end: float) -> float:
-        """Return the time-out of one reply: the caller's time left, at most that of a failover."""
+        """Return the timeout of one reply: the caller's time left, at most that of a failover."""
         longest = session.timeout + self._connect_timeout
         return max(self._connect_timeout, min(end - time.monotonic(), longest))
 
@@ -298,7 +298,7 @@ class ZooKeeperBackend(Backend):
         return f"{self._prefix}/{quote(name, safe=':').replace('.', '%2E')}"
 
     def _open(self) -> Session:
-        """Return the connected session; after one time-out, calls fail at once until it is up."""
+        """Return the connected session; after one timeout, calls fail at once until it is up."""
         session = self.session
         if session is None or session.ended:
             with self._opening, translated():

@@ -2,16 +2,16 @@
 
 kazoo's client reconnects and pings, but does not expose when the server last replied, and a steady
 stream of requests keeps it from noticing that a server no longer replies. So a thread here sends a
-request four times per session time-out. The leader replies to it: it ends the sessions, while a
+request four times per session timeout. The leader replies to it: it ends the sessions, while a
 server that is cut off from it goes on replying to reads. The leader learns within half a tick which
-sessions have sent something to another server, and a tick is at most half a session time-out. So a
+sessions have sent something to another server, and a tick is at most half a session timeout. So a
 reply proves that the leader knows of the request before. Every lease is then valid until that one
-plus the session time-out, also in a process that was paused meanwhile. Without a reply for a third
-of the time-out, the client connects to the next server.
+plus the session timeout, also in a process that was paused meanwhile. Without a reply for a third
+of the timeout, the client connects to the next server.
 
 The request is a `sync`, and a transaction while locks are held: a leader that is cut off from the
 others goes on replying to a `sync` for some ticks, but a transaction needs the majority. As long as
-that accepts it, there is no other leader; a new one begins every session time-out again.
+that accepts it, there is no other leader; a new one begins every session timeout again.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Session:
         threading.Thread(target=self._run, name="zookeeper-session", daemon=True).start()
 
     def _learn_timeout(self) -> None:
-        """Record the time-out that the server granted, which the client does not expose."""
+        """Record the timeout that the server granted, which the client does not expose."""
         connection = self.client._connection
         connect = connection._connect
 

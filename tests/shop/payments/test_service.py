@@ -154,7 +154,7 @@ BEFORE_THE_WEBHOOK = {
 
 @pytest.mark.parametrize("case", BEFORE_THE_WEBHOOK)
 def test_money_pays_the_order_or_is_refunded(order, case):
-    """It pays as long as the order can be paid, even after a decline or a time-out."""
+    """It pays as long as the order can be paid, even after a decline or a timeout."""
     payment = start_payment(order=order)
     first, ends = BEFORE_THE_WEBHOOK[case]
     first(order, payment)

@@ -53,7 +53,7 @@ def test_a_timeout_opens_the_circuit_breaker(proxy: InterceptingProxy, client: r
 def test_an_open_circuit_breaker_stops_the_client(
     proxy: InterceptingProxy, client: redis.Redis
 ) -> None:
-    """A lock's time-out has opened it."""
+    """A lock's timeout has opened it."""
     pool = ConnectionPool(f"redis://{proxy.url}/0", timeout=TIMEOUT, connect_timeout=TIMEOUT)
     connection = pool.get()
     proxy.hold()

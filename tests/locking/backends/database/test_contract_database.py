@@ -174,7 +174,7 @@ class TestMySQLSession(Sessions, OnMariaDb):
         root("SET GLOBAL wait_timeout = 1")
         try:
             with locks.lock(name, timeout=5) as lease:
-                until(lambda: time.monotonic() > lease.granted_at + 2.5, "the time-out passing")
+                until(lambda: time.monotonic() > lease.granted_at + 2.5, "the timeout passing")
                 lease.check()
         finally:
             root(f"SET GLOBAL wait_timeout = {before}")

@@ -119,7 +119,7 @@ def test_calls_to_a_stopped_cluster_fail_at_once(
 
     for node in own_cluster.nodes:
         node.pause()
-    for number in range(2):  # the first time-outs of a node, and of the map of the slots
+    for number in range(2):  # the first timeouts of a node, and of the map of the slots
         fail(number)
     with within(WAIT_TIMEOUT), ThreadPoolExecutor(20) as pool:
         list(pool.map(fail, range(100)))

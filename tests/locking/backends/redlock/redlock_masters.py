@@ -29,7 +29,7 @@ class Masters:
     def client(self, **options: Any) -> RedLockBackend:
         """Return a new backend, as another process would have it.
 
-        Its node time-out is four times the default, because the machine may be busy.
+        Its node timeout is four times the default, because the machine may be busy.
         """
         options = {"NODE_TIMEOUT": 0.2, **options}
         backend = RedLockBackend("test", location=self.urls, options=options)

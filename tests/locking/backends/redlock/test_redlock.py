@@ -30,7 +30,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture
 def backend(masters: Masters) -> RedLockBackend:
-    """A connected backend with a long node time-out, because the machine may be busy."""
+    """A connected backend with a long node timeout, because the machine may be busy."""
     return connected(masters.client(NODE_TIMEOUT=1))
 
 

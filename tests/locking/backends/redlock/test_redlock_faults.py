@@ -211,7 +211,7 @@ class TestRefusals:
 
 
 class TestLateSet:
-    """Row 11: a SET that runs long after its time-out is undone or expires."""
+    """Row 11: a SET that runs long after its timeout is undone or expires."""
 
     @pytest.mark.faults(row=11, backend="redlock")
     def test_late_vote_is_withdrawn(self, masters: Masters) -> None:

@@ -15,4 +15,17 @@ class Migration(migrations.Migration):
             name="answer_by",
             field=models.DateTimeField(verbose_name="respond by"),
         ),
+        migrations.AlterField(
+            model_name="sale",
+            name="fulfilment",
+            field=models.CharField(
+                choices=[
+                    ("direct", "Direct: create the order before responding"),
+                    ("queued", "Queued: reserve in Redis, create orders in batches"),
+                ],
+                default="direct",
+                max_length=10,
+                verbose_name="order processing",
+            ),
+        ),
     ]
