@@ -128,7 +128,7 @@ class NotOpen(ShopError):
 
     code = "not_open"
     title = _("This sale is not open")
-    advice = _("The sale page shows when it opens and ends.")
+    advice = _("It has not opened yet, or it has already ended.")
 
 
 class SoldOut(ShopError):
