@@ -325,10 +325,12 @@ class DomainErrorMiddleware(MiddlewareMixin):
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""
         refusal = refusal_of(error)
-        if refusal is None and isinstance(error, ValueError):
-            # An action of the admin on what is no row's id: Django does not check it.
+        if refusal is None and isinstance(error, ValueError | OverflowError):
+            # Django's admin checks neither the ids that an action selects nor the size of a number.
             chosen = request.POST.getlist("_selected_action")
-            refusal = None if all(map(str.isdecimal, chosen)) else BadInput()
+            is_wrong_id = not all(map(str.isdecimal, chosen))
+            is_too_large = isinstance(error, OverflowError) and "/admin/" in request.path  # SQLite
+            refusal = BadInput() if is_wrong_id or is_too_large else None
         return answer(request, refusal) if refusal else None
 
 
