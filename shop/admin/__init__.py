@@ -148,8 +148,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         """
         chosen = list(orders.select_related("sale__product", "sale__stock", "customer", "address"))
         paid = Payment.objects.filter(order__in=chosen, status=Payment.Status.APPROVED)
-        by_staff = paid.filter(provider_id="") if can_pay() else paid
-        outside = set(by_staff.values_list("order", flat=True))
+        outside = set(paid.filter(provider_id="").values_list("order", flat=True))
         name = chosen[0].number if len(chosen) == 1 else str(len(chosen))
         shown = {"orders": chosen, "outside": outside}
         may_refund = not all(refund_refusal(order=order) for order in chosen)
@@ -158,7 +157,10 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
             return asked
         step = refund_order if may_refund else refuse_refund
         done = (
-            _("%s is cancelled, and its payment is being refunded."),
+            _(
+                "%s is cancelled. Its refund waits for the payment provider; don't return the money"
+                " yourself."
+            ),
             _("%s is cancelled. Return the money where it was paid."),
         )
         for order in chosen:

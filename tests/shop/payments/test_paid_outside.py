@@ -8,6 +8,7 @@ from django.core import mail
 from django.test import Client
 from django.utils import timezone
 
+from loadtest.web.gateway import pay_at_once
 from shop.administration.history import entry
 from shop.errors import InvalidTransition
 from shop.mail.service import send_mail
@@ -95,6 +96,19 @@ def test_provider_that_comes_later_returns_no_money_from_outside(sale, order, li
     assert refund not in own.get(order.get_absolute_url()).text
     answer = own.post(refund, {"idempotency_key": "k"})
     assert (answer.status_code, Payment.objects.get().status) == (409, "approved")
+
+
+def test_refund_of_an_online_payment_waits_for_its_provider(order, settings) -> None:
+    settings.PAYMENT_PROVIDER = "simulated"
+    pay_at_once(order=order)
+    settings.PAYMENT_PROVIDER = "none"
+    staff = staff_with("view_order", "change_order")
+    pages = press(staff, order, "refund"), press(staff, order, "refund", confirm=order.number)
+    assert "where it was paid" not in "".join(pages), "the provider would return it again"
+    assert "Its refund waits for the payment provider" in pages[1]
+    assert (refund_payments(), Payment.objects.get().status) == (0, "refunding")
+    settings.PAYMENT_PROVIDER = "simulated"
+    assert (refund_payments(), Payment.objects.get().status) == (1, "refunded")
 
 
 def expire(order: Order) -> None:

@@ -190,7 +190,10 @@ def test_staff_need_the_permission_and_the_number(order) -> None:
     assert staff.post("/admin/shop/order/", {**form, "confirm": "x"}).status_code == 400
     order.refresh_from_db()
     assert order.status == "paid"
-    for expected in ("its payment is being refunded", "It has no payment that can be refunded"):
+    for expected in (
+        "Its refund waits for the payment provider",
+        "It has no payment that can be refunded",
+    ):
         form["confirm"] = order.number
         assert expected in staff.post("/admin/shop/order/", form, follow=True).text
     order.refresh_from_db()
