@@ -19,6 +19,7 @@ from typing import Any
 from celery import schedules
 from celery.utils.time import remaining
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import DatabaseError
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
@@ -82,6 +83,15 @@ class Entry(ModelEntry):
         plain = self.schedule
         if type(plain) is schedules.schedule and plain.seconds > 0:
             self.schedule = AlignedInterval(plain.run_every, nowfun=plain.nowfun, app=self.app)
+
+    @classmethod
+    def from_entry(cls, name: str, app: Any = None, **entry: Any) -> Entry:
+        """Return the entry of this name, and add its row unless another beat adds it meanwhile."""
+        try:
+            added: Entry = super().from_entry(name, app=app, **entry)
+        except (DatabaseError, ValidationError):  # a deadlock, or the row is there by now
+            added = super().from_entry(name, app=app, **entry)
+        return added
 
     def _default_now(self) -> datetime:
         """Return the present time as the row keeps it: in UTC if USE_TZ is False."""

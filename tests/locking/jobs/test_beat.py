@@ -1,11 +1,16 @@
 """All beats send messages for the same scheduled times."""
 
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery, schedules
 from celery.exceptions import OperationalError
+from django.db import connection, connections
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 from locking.jobs import runs
@@ -94,6 +99,28 @@ class TestScheduler:
         assert again.schedule["prune"].schedule.seconds == 5
         PeriodicTask.objects.update(enabled=False)
         assert Scheduler(scheduler.app).schedule == {}
+
+    @pytest.mark.only("mysql", "postgresql")
+    def test_entry_that_another_beat_adds_meanwhile_is_no_error(self, scheduler, caplog) -> None:
+        PeriodicTask.objects.all().delete()
+        others = iter([scheduler.app])
+
+        def start() -> None:
+            for app in others:
+                Scheduler(app)
+            connections.close_all()
+
+        def meanwhile(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            found = execute(sql, *rest)
+            if "name" in sql and "FOR UPDATE" in sql:  # this beat found no row
+                with ThreadPoolExecutor() as pool:
+                    pool.submit(start).result()
+            return found
+
+        with connection.execute_wrapper(meanwhile):
+            assert set(Scheduler(scheduler.app).schedule) == {"prune"}
+        assert PeriodicTask.objects.count() == 1
+        assert not [one.getMessage() for one in caplog.records if one.levelno > logging.INFO]
 
     def test_message_carries_its_time_and_has_a_row(self, scheduler, sent) -> None:
         entry = scheduler.schedule["prune"]
