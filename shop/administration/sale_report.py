@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from inventory.models import StockMovement
+from inventory.money import default_currency
 from inventory.queries import IS_STOCKED, stocked
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Payment, RejectedReservation, Sale
@@ -41,11 +42,12 @@ class _Step(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Orders of one status, or payments that were returned."""
+    """Orders of one status, or payments that were returned, in one currency."""
 
     label: str
     orders: int
     amount: Decimal
+    currency: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +110,25 @@ def duration(seconds: float) -> str:
 
 
 def _orders(sale: Sale) -> Iterator[Outcome]:
-    rows = Order.objects.filter(sale=sale).order_by("status").values_list("status")
-    found = {status: of for status, *of in rows.annotate(Count("pk"), Sum("quantity"))}
+    orders = Order.objects.filter(sale=sale)
+    codes = orders.values_list("currency", flat=True)
+    first, last = (codes.order_by(end).first() or default_currency() for end in ("pk", "-pk"))
+    # Without a change of CURRENCY, an index alone has what is asked for.
+    by = ["status"] if first == last else ["status", "currency"]
+    rows = list(orders.order_by(*by).values_list(*by).annotate(Count("pk"), Sum("quantity")))
     for status in Order.Status:
-        if status in found:
-            orders, units = found[status]
-            # From an index alone. The price of a sale is fixed before its first order.
-            yield Outcome(str(status.label), orders, units * sale.price)
+        for found, *currency, count, units in rows:
+            if found == status:
+                # The price of a sale is fixed before its first order.
+                amount = units * sale.price
+                yield Outcome(str(status.label), count, amount, *(currency or [first]))
 
 
 def _refunds(sale: Sale) -> Iterator[Outcome]:
     refunded = Payment.objects.filter(order__sale=sale, status=Payment.Status.REFUNDED)
-    if count := refunded.count():
-        amount = refunded.aggregate(sum=Sum("amount"))["sum"]
-        yield Outcome(_("Payments refunded"), count, amount)
+    rows = refunded.order_by("currency").values_list("currency")
+    for currency, count, amount in rows.annotate(Count("pk"), Sum("amount")):
+        yield Outcome(_("Payments refunded"), count, amount, currency)
 
 
 def _refused(sale: Sale) -> list[tuple[str, int]]:

@@ -64,6 +64,26 @@ def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
     assert numbers[0] not in staff_with("view_sale").get(page_of(sold_out)).text
 
 
+def test_report_sums_each_currency(amy, sold_out) -> None:
+    for order in Order.objects.order_by("pk")[:2]:  # as before a change of CURRENCY
+        Order.objects.filter(pk=order.pk).update(currency="EUR")
+        values = {"amount": 9, "answer_by": order.pay_by, "status": Payment.Status.REFUNDED}
+        for currency in ("EUR", "CNY"):
+            Payment.objects.create(order=order, currency=currency, **values)
+    Order.objects.filter(status="cancelled").update(status="paid")
+    outcomes = report_of(sale=sold_out).outcomes
+    assert [(one.label, one.orders, float(one.amount), one.currency) for one in outcomes] == [
+        ("Waiting for payment", 1, 9.9, "CNY"),
+        ("Paid", 1, 9.9, "CNY"),
+        ("Paid", 2, 19.8, "EUR"),
+        ("Payments refunded", 2, 18, "CNY"),
+        ("Payments refunded", 2, 18, "EUR"),
+    ]
+    assert "€19.80" in amy.get(page_of(sold_out)).text
+    Order.objects.update(currency="EUR")
+    assert {one.currency for one in report_of(sale=sold_out).outcomes[:2]} == {"EUR"}
+
+
 def test_units_that_staff_remove_are_not_sold() -> None:
     sale = a_sale(stock=4)
     restock_sale(sale=sale, quantity=-4)
