@@ -157,10 +157,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
             return asked
         step = refund_order if may_refund else refuse_refund
         done = (
-            _(
-                "%s is cancelled. Its refund waits for the payment provider; don't return the money"
-                " yourself."
-            ),
+            _("%s is cancelled. The payment provider returns the money: don't do it yourself."),
             _("%s is cancelled. Return the money where it was paid."),
         )
         for order in chosen:

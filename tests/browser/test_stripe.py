@@ -53,7 +53,7 @@ def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
     staff.get_by_role("button", name="Go").click()
     staff.locator("input[name=confirm]").fill(order.number)
     staff.locator("main form [type=submit], #content form [type=submit]").last.click()
-    expect(staff.get_by_text("Its refund waits for the payment provider")).to_be_visible()
+    expect(staff.get_by_text("The payment provider returns the money")).to_be_visible()
     page.reload()
     expect(page.get_by_text("We are refunding ¥149")).to_be_visible()
     assert refund_payments() == 1

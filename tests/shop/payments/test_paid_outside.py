@@ -105,7 +105,7 @@ def test_refund_of_an_online_payment_waits_for_its_provider(order, settings) -> 
     staff = staff_with("view_order", "change_order")
     pages = press(staff, order, "refund"), press(staff, order, "refund", confirm=order.number)
     assert "where it was paid" not in "".join(pages), "the provider would return it again"
-    assert "Its refund waits for the payment provider" in pages[1]
+    assert "The payment provider returns the money" in pages[1]
     assert (refund_payments(), Payment.objects.get().status) == (0, "refunding")
     settings.PAYMENT_PROVIDER = "simulated"
     assert (refund_payments(), Payment.objects.get().status) == (1, "refunded")

@@ -191,7 +191,7 @@ def test_staff_need_the_permission_and_the_number(order) -> None:
     order.refresh_from_db()
     assert order.status == "paid"
     for expected in (
-        "Its refund waits for the payment provider",
+        "The payment provider returns the money",
         "It has no payment that can be refunded",
     ):
         form["confirm"] = order.number
