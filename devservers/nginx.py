@@ -13,12 +13,16 @@ class Nginx(Server):
     """nginx with deploy/nginx.conf, with other addresses and directories.
 
     `web`: HOST:PORT of the shop; `resolver`: the name server that it asks if HOST is a name.
-    `port`: listen there instead of on the port of its own.
+    `port`: listen there instead of on the port of its own. `processes`: those of the shop, which
+    limit the sign-ins.
     """
 
-    def __init__(self, *, web: str, resolver: str = HOST, port: int | None = None) -> None:
+    def __init__(
+        self, *, web: str, resolver: str = HOST, port: int | None = None, processes: int = 4
+    ) -> None:
         super().__init__()
         self.web, self.resolver, self.port = web, resolver, port or self.port
+        self.processes = processes
 
     @property
     def url(self) -> str:
@@ -29,6 +33,7 @@ class Nginx(Server):
         for theirs, ours in (
             ("listen 8080;", f"listen {HOST}:{self.port};"),
             ("web:8000;", f"{self.web};"),
+            ("rate=20r/s", f"rate={5 * self.processes}r/s"),
             ("${NGINX_LOCAL_RESOLVERS}", self.resolver),
             (" /tmp/", f" {self.data}/"),
         ):

@@ -105,6 +105,15 @@ def test_references_lead_somewhere(
                 assert source in compose["volumes"], source
 
 
+def test_nginx_lets_five_sign_ins_a_second_pass_for_each_web_process(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    web = services["web"]
+    workers = int(var_interpolate(web["environment"]["WEB_CONCURRENCY"], {}))
+    rate = 5 * workers * web["deploy"]["replicas"]
+    assert f"zone=hashes:32k rate={rate}r/s;" in (ROOT / "deploy/nginx.conf").read_text()
+
+
 def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) -> None:
     files = (
         "shop/settings/base.py",

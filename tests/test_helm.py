@@ -242,6 +242,15 @@ def test_autoscaling_follows_metrics_that_exist() -> None:
     assert "shop_oldest_reservation_seconds" in (ROOT / "deploy/alerts.yml").read_text()
 
 
+@pytest.mark.parametrize(("webs", "proxies", "rate"), [(2, 2, 10), (20, 2, 100)])
+def test_all_proxies_let_five_sign_ins_a_second_pass_for_each_web_process(
+    webs: int, proxies: int, rate: int
+) -> None:
+    """Two processes per pod; each proxy counts by itself."""
+    done = helm("template shop", f"processes.web.replicas={webs}", f"proxy.replicas={proxies}")
+    assert f"zone=hashes:32k rate={rate}r/s;" in done.stdout, done.stderr
+
+
 def test_nginx_accepts_the_rendered_configuration(tmp_path: Path) -> None:
     text = render("trial")["ConfigMap", "shop-proxy"]["data"]["nginx.conf"]
     assert "set $shop shop-web.default.svc.cluster.local:8000;" in text

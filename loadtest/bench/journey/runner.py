@@ -76,7 +76,10 @@ def _requests(world: World, asked: dict[str, Any]) -> None:
 def _crowds(world: World, asked: dict[str, Any]) -> None:
     seconds = asked["crowd_seconds"]
     buyers = world.take(asked["buyers"])
-    with WebServer(crowds.PROCESSES) as web, Nginx(web=f"{HOST}:{web.port}") as nginx:
+    with (
+        WebServer(crowds.PROCESSES) as web,
+        Nginx(web=f"{HOST}:{web.port}", processes=crowds.PROCESSES) as nginx,
+    ):
         for number in range(asked["rounds"]):
             emit("progress", system="crowds", step=number + 1, of=asked["rounds"])
             for name, figures in (
