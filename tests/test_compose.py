@@ -139,6 +139,16 @@ def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) 
             assert service["command"][1:3] == ["--requirepass", "${REDIS_PASSWORD}"], name
 
 
+def test_root_of_the_database_has_no_password_and_no_way_in(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    """The image logs a password that it chooses, and lets root in from everywhere."""
+    given = services["mariadb"]["environment"]
+    names = {name for name in given if "ROOT" in name}
+    assert names == {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD", "MARIADB_ROOT_HOST"}
+    assert given["MARIADB_ROOT_HOST"] == "localhost"
+
+
 def test_each_image_has_a_stand_in() -> None:
     names = {image.partition(":")[0] for image in containers.images()}
     assert names == {file.stem for file in containers.HERE.glob("*.Containerfile")}

@@ -117,6 +117,9 @@ def test_commands_are_those_of_compose(name: str) -> None:
     assert one["args"] == words
     if name in ("mariadb", "redis", "cache"):
         assert one["image"] == service["image"]
+    if name == "mariadb":
+        mine = {given["name"]: given.get("value") for given in one["env"]}
+        assert mine == {**service["environment"], "MARIADB_PASSWORD": None}  # of the Secret
 
 
 def test_environment_is_that_of_compose() -> None:

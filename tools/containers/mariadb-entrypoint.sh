@@ -5,7 +5,7 @@ set -eu
 if [ "$1" = mariadbd ]; then
     shift
     if [ ! -d /var/lib/mysql/mysql ]; then
-        mariadb-install-db --datadir=/var/lib/mysql --skip-test-db >/dev/null
+        mariadb-install-db --datadir=/var/lib/mysql --skip-test-db --auth-root-authentication-method=normal >/dev/null
         cat >/tmp/init.sql <<SQL
 CREATE DATABASE IF NOT EXISTS \`$MARIADB_DATABASE\`;
 CREATE USER '$MARIADB_USER'@'%' IDENTIFIED BY '$MARIADB_PASSWORD';
