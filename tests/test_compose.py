@@ -149,6 +149,19 @@ def test_root_of_the_database_has_no_password_and_no_way_in(
     assert given["MARIADB_ROOT_HOST"] == "localhost"
 
 
+def test_log_of_the_seeded_shop_has_no_password(
+    services: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """`manage.py seed` prints the superuser's for those who call it."""
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$*" >>calls\necho "$*"\n')
+    (tmp_path / "python").chmod(0o755)
+    words = [var_interpolate(w, {"SEED_PASSWORD": "x"}) for w in services["migrate"]["command"]]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    said = subprocess.check_output(words, cwd=tmp_path, env=env, text=True)
+    assert (tmp_path / "calls").read_text() == "manage.py migrate --noinput\nmanage.py seed\n"
+    assert said == "manage.py migrate --noinput\n"
+
+
 def test_each_image_has_a_stand_in() -> None:
     names = {image.partition(":")[0] for image in containers.images()}
     assert names == {file.stem for file in containers.HERE.glob("*.Containerfile")}
