@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,10 +15,12 @@ from contextlib import ExitStack, closing, suppress
 from email.message import Message
 from pathlib import Path
 from select import select
+from typing import Any
 from urllib.parse import urlencode
 
 import MySQLdb
 import pytest
+from redis import Redis
 
 from devservers import reserve_port
 from devservers.faults.waiting import until
@@ -52,16 +55,22 @@ def get(url: str, form: dict[str, str] | None = None, **headers: str) -> tuple[i
 
 def orders(stack: Stack, slug: str = "%", fulfilment: str = "%") -> int:
     """Return how many orders of open sales there are."""
+    ((count,),) = sql(
+        stack,
+        "SELECT COUNT(*) FROM shop_order o JOIN shop_sale s ON s.id = o.sale_id"
+        " WHERE s.slug LIKE %s AND s.fulfilment LIKE %s AND s.closes_at > UTC_TIMESTAMP()",
+        slug,
+        fulfilment,
+    )
+    return int(count)
+
+
+def sql(stack: Stack, statement: str, *values: str) -> tuple[tuple[Any, ...], ...]:
     host, port = stack.addresses["mariadb:3306"].split(":")
     connection = MySQLdb.connect(host=host, port=int(port), user="root", database="shop")
     with closing(connection), connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT COUNT(*) FROM shop_order o JOIN shop_sale s ON s.id = o.sale_id"
-            " WHERE s.slug LIKE %s AND s.fulfilment LIKE %s AND s.closes_at > UTC_TIMESTAMP()",
-            (slug, fulfilment),
-        )
-        (count,) = cursor.fetchone()
-    return count
+        cursor.execute(statement, values)
+        return tuple(cursor.fetchall())
 
 
 def refused(port: str) -> str:
@@ -187,6 +196,24 @@ def restart(stack: Stack, *names: str) -> list[int]:
     return codes
 
 
+def renew_passwords(stack: Stack, *names: str) -> None:
+    """Let the stores accept a second password, as docs/how-to/rotate-the-secrets.md says.
+
+    The parts of these names use it from their next start on.
+    """
+    database, servers = (stack.variables[f"{store}_PASSWORD"] for store in ("MYSQL", "REDIS"))
+    way = "mysql_native_password USING PASSWORD(%s)"
+    sql(stack, f"ALTER USER shop IDENTIFIED VIA {way} OR {way}", database, f"{database}2")
+    for name in [name for name in stack.addresses if name.endswith(":6379")]:
+        with Redis.from_url(f"redis://:{servers}@{stack.addresses[name]}") as client:
+            client.execute_command("ACL", "SETUSER", "default", f">{servers}2")
+    for _, env in (stack.commands[name] for name in names):
+        for variable, value in env.items():
+            for old in (database, servers):
+                env[variable] = re.sub(rf"\b{old}\b", f"{old}2", env[variable])
+            assert env[variable] == value or variable.endswith(("_URL", "_URLS"))
+
+
 HEAD = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 MALFORMED = {
@@ -265,7 +292,10 @@ def test_half_requests_stop_nobody(stack: Stack) -> None:
 def test_a_rolling_restart_loses_nothing(
     stack: Stack, fulfilment: str, stock: int, attempts: int
 ) -> None:
-    """HUP to one web, TERM to the other, and to a worker and a consumer, while buyers buy."""
+    """HUP to one web, TERM to the other, and to a worker and a consumer, while buyers buy.
+
+    Those that got TERM use new passwords of the stores afterwards.
+    """
     asked = [f"--attempts={attempts}", f"--stock={stock}", f"--buyers={stock + 100}"]
     asked += ["--processes=1", "--connections=8", *["--queued"] * (fulfilment == "queued")]
     with subprocess.Popen(
@@ -283,9 +313,11 @@ def test_a_rolling_restart_loses_nothing(
                 time.sleep(0.05)
             stack.parts["web-1"].process.send_signal(signal.SIGHUP)
             both = ["worker-1", "consumer-1"] if fulfilment == "queued" else []
+            renew_passwords(stack, "web-2", *both)
             codes = restart(stack, "web-2", *both)
             assert rush.poll() is None, "nobody bought during the restart"
             stack.wait_healthy({"web-1", "web-2", "worker-1", "consumer-1"}, PATIENCE)
+            assert get(f"http://{stack.addresses['web-2']}/readyz")[0] == 200
             said, _ = rush.communicate(timeout=PATIENCE)
         finally:
             rush.kill()
