@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack containers check test test-library matrix faults verify lint audit peers lock screenshots clean
+.PHONY: help demo stack containers check test test-library matrix faults verify lint audit peers lock clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -107,10 +107,6 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --group shop --group mysql --group postgresql -o requirements/production.txt
 	$(EXPORT) --group shop --group lab --group mysql --group dev -o requirements/dev.txt
 	$(EXPORT) --only-group peers -o requirements/peers.txt
-
-screenshots: ## take the README's screenshots from a private demo
-	@$(SETUP) --install tools/setup.py test
-	$(BIN)/python -m tools.screenshots
 
 clean: ## remove the virtual environment and the demo's data
 	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis
