@@ -152,3 +152,26 @@ def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> No
     assert told.read_text() == "101 install -y --no-install-recommends wrk nginx-light -qq\n"
     assert (units / "nginx.service").readlink() == Path(os.devnull)
     assert not policy.exists()
+
+
+def test_stopped_set_up_leaves_no_policy_behind(clone: Path, tmp_path: Path) -> None:
+    """With it, no package would start its service any more."""
+    programs, policy = tmp_path / "programs", tmp_path / "policy-rc.d"
+    programs.mkdir()
+    program(programs / "dpkg-query", "exit")  # nothing is installed
+    program(programs / "sudo", 'shift; exec "$@"')
+    wait = "touch begun; until [ -e go ]; do sleep .05; done"
+    program(programs / "apt-get", f"cd {tmp_path}; [ $1 != install ] || {{ {wait}; }}")
+    script = clone / "tools/setup.py"
+    text = script.read_text().replace("/usr/sbin/policy-rc.d", str(policy))
+    (tmp_path / "etc/postgresql-common").mkdir(parents=True)
+    script.write_text(text.replace("/etc/", f"{tmp_path}/etc/"))
+    command = [sys.executable, script, "test"]
+    env = environment(PATH=f"{programs}:/usr/bin:/bin")
+    with subprocess.Popen(command, cwd=clone, env=env, stdout=subprocess.DEVNULL) as process:
+        until((tmp_path / "begun").exists, "the installation")
+        assert policy.exists()
+        process.terminate()
+        process.wait(20)
+    (tmp_path / "go").touch()
+    until(lambda: not policy.exists(), "the end of the installation")

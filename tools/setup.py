@@ -193,10 +193,10 @@ def install_helm() -> None:
 
 def main(name: str, *command: str) -> None:
     os.environ.setdefault("SETUP_STARTED", str(time.time()))
-    # SystemExit makes subprocess end pip or apt-get.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if name == "test":
-        install_debian_packages()
+        install_debian_packages()  # SIGTERM leaves it to end, and to remove its policy
+    # SystemExit makes subprocess end pip.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         # One at a time. The lock ends with this process, or when SCRIPT takes its place.
         folder = os.open(ROOT / "requirements", os.O_RDONLY)
