@@ -25,7 +25,7 @@ from redis import Redis
 from devservers import reserve_port
 from devservers.faults.waiting import until
 from devservers.programs import required
-from tools.stack import Stack
+from tools.stack import Stack, passes
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120.0
@@ -132,6 +132,13 @@ def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(
     stack.close()
     done = subprocess.run(["/bin/sh", stack.write_manage()], stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"managed\n"
+
+
+def test_health_check_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Docker; on a busy machine the start ended with a traceback."""
+    monkeypatch.setattr("tools.stack.CHECK_SECONDS", 2.0)
+    assert not passes(["sleep", "60"], dict(os.environ))
+    assert passes(["true"], dict(os.environ))
 
 
 def test_every_health_check_of_the_file_passes(stack: Stack) -> None:

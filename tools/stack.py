@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from socketserver import BaseRequestHandler, UDPServer
@@ -283,23 +284,27 @@ class Stack(Family):
         """Wait for one health check after the other; raise StackError with one that does not."""
         deadline = time.monotonic() + seconds
         for name, command, env in self.checks():
-            while (names is None or name in names) and not _passes(command, env):
+            while (names is None or name in names) and not passes(command, env):
                 if time.monotonic() > deadline:
                     raise StackError(f"not healthy after {seconds:g} s: {name}")
                 time.sleep(0.5)
 
 
-def _passes(command: list[str], env: dict[str, str]) -> bool:
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=env,
-        timeout=CHECK_SECONDS,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    return done.returncode == 0
+def passes(command: list[str], env: dict[str, str]) -> bool:
+    """Return whether a health check succeeds, and in time."""
+    output = subprocess.DEVNULL
+    with suppress(subprocess.SubprocessError):
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=env,
+            timeout=CHECK_SECONDS,
+            stdout=output,
+            stderr=output,
+            check=True,
+        )
+        return True
+    return False
 
 
 def main() -> int:
