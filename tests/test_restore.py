@@ -20,7 +20,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection, connections
 
-from devservers import HOST
+from devservers import HOST, Redis
 from devservers.faults import waiting
 from devservers.programs import required
 from inventory.models import StockMovement
@@ -117,6 +117,14 @@ def dump(direct: Sale, queued: Sale, folder: Path) -> tuple[Path, int, int]:
         return until(dumped, "a sale during the dump")
 
 
+@pytest.fixture
+def queue(settings: Any) -> Iterator[str]:
+    """Give queued sales a Redis of their own; return its address."""
+    with Redis() as server:
+        settings.QUEUE_REDIS_URL = server.url
+        yield server.url
+
+
 @pytest.mark.parametrize(
     ("flushed", "command"),
     [
@@ -125,9 +133,11 @@ def dump(direct: Sale, queued: Sale, folder: Path) -> tuple[Path, int, int]:
         (False, ["after_restore", "redis"]),
         (True, ["lock_policy", "switch", "redis", "--force"]),
     ],
-    ids=["as written", "not flushed", "only switched"],
+    ids=["as written", "only REDIS_URL flushed", "only switched"],
 )
-def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_path: Path) -> None:
+def test_a_restore(
+    flushed: bool, command: list[str], database_url: str, tmp_path: Path, queue: str
+) -> None:
     put_in_force("redis")
     direct, queued = a_sale(stock=5000), a_sale(stock=5000, fulfilment=Sale.Fulfilment.QUEUED)
     customer, other = a_customer(), a_customer()
@@ -142,8 +152,8 @@ def test_a_restore(flushed: bool, command: list[str], database_url: str, tmp_pat
         late.wait_for_fault()
 
         load(file)
-        if flushed:
-            redis.Redis.from_url(settings.REDIS_URL).flushall()
+        for url in [settings.REDIS_URL, *[queue] * flushed]:
+            redis.Redis.from_url(url).flushall()
         call_command("migrate", verbosity=0)
         call_command(*command)
         call_command("audit_stock")
