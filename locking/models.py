@@ -73,7 +73,7 @@ class LockPolicy(models.Model):
         constraints = [models.CheckConstraint(condition=models.Q(pk=1), name="one_lock_policy")]
 
     def __str__(self) -> str:
-        return self.active
+        return f"{self.active}, epoch {self.epoch}"
 
     @property
     def active(self) -> str:

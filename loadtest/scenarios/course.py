@@ -44,7 +44,10 @@ LOCKS = (
     Step(
         name="two-processes",
         title=_("Two processes"),
-        notice=_("Each process granted its own lock, and the unit was sold twice. Tests with one process never see this."),
+        notice=_(
+            "Each process granted its own lock, and the unit was sold twice. "
+            "Tests with one process never see this."
+        ),
         broken=ONE_PROCESS,
         repaired=REDIS_TAKE,
         scenarios=("lock-of-one-process",),

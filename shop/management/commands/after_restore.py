@@ -12,7 +12,7 @@ from locking import locks, policy
 class Command(HelpfulCommand):
     """Exit with 1 if the backend is unavailable."""
 
-    help = "After restoring the database: activate a lock backend and reject older leases."
+    help = "After restoring the database: activate a lock backend and refuse older leases."
     example = "redis"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
