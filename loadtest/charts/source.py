@@ -46,7 +46,7 @@ RELEASE: dict[str, Place] = {
     ),
 }
 """By alias, the line that releases it."""
-REJECTED: dict[str, Place] = {
+REFUSED: dict[str, Place] = {
     **RELEASE,
     "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
 }
@@ -66,7 +66,7 @@ WRITES = {
     "fenced": ("SET quantity = %s, fence_epoch", "WHERE id = %s AND fence_epoch = %s"),
     "naive": ("WRITE = ", ""),
 }
-"""By write strategy, the line that writes, and the one for which the row rejects a fence."""
+"""By write strategy, the line that writes, and the one for which the row refuses a fence."""
 
 
 class Line(NamedTuple):
@@ -150,7 +150,7 @@ def line_of(
     """Return the line that the event's process executes, None if it goes on with the one before.
 
     `alias` is that of the lock; `guard` names the lock and the write strategy in words. `released`
-    says that a release was "rejected", or "early": its owner releases again later.
+    says that a release was "refused", or "early": its owner releases again later.
     """
     store = RECIPE_OF.get(guard, alias)
     match event["do"], event.get("type"):
@@ -159,7 +159,7 @@ def line_of(
         case "release", "invoke" if released == "early":
             return _line("loadtest/load/shop_worker.py", "lease.backend.release(")
         case "release", "invoke" if store in RELEASE:
-            return _line(*(REJECTED if released == "rejected" else RELEASE)[store])
+            return _line(*(REFUSED if released == "refused" else RELEASE)[store])
         case "step", _any if event.get("code"):
             return _line(*event["code"])
         case "step", _any if "lane" not in event:

@@ -248,7 +248,7 @@ class _Timeline(Panel):
             ("wait", _("waits")),
             ("over", _("both think they hold it") if has_lock else _("both buy at once")),
             ("good", _("write accepted")),
-            ("bad", _("write rejected")),
+            ("bad", _("write refused")),
             ("wake", _("woken")),
             ("poll", _("polls")),
         ):

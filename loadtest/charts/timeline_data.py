@@ -50,14 +50,14 @@ class StockWrite(NamedTuple):
     initial: int
     uncounted: int
     """The units that were sold since the writer's read: its write does not count them."""
-    rejected: str | None = None
-    """Why the row rejected it: "#2 > #1", the tokens of row and writer, or "2 > 1", their epochs if
+    refused: str | None = None
+    """Why the row refused it: "#2 > #1", the tokens of row and writer, or "2 > 1", their epochs if
     these differ; NONE_LEFT, or "" if it had changed."""
 
     @property
     def is_bad(self) -> bool:
-        """True for a write that was rejected, or that should have been."""
-        return bool(self.uncounted) or self.rejected is not None or self.sold > self.initial
+        """True for a write that was refused, or that should have been."""
+        return bool(self.uncounted) or self.refused is not None or self.sold > self.initial
 
 
 @dataclass
@@ -195,7 +195,7 @@ class TimelineData:
         )
 
     def is_check(self, grant: Event) -> bool:
-        """Return whether a buyer whose write was rejected only looks at the token of a new grant.
+        """Return whether a buyer whose write was refused only looks at the token of a new grant.
 
         The next grant is for its next try: see `shop.sales.stock_lock.learn_newer_fence`.
         """
@@ -240,7 +240,7 @@ class TimelineData:
                 self._mark(name, at, "good", label, left)
                 self._write(at, name, left)
             case "write", "fail":
-                self._mark(name, at, "bad", gettext_noop("rejected"))
+                self._mark(name, at, "bad", gettext_noop("refused"))
                 offered = self._claims.get(name, "")
                 stored = max(self._claims.values(), key=lambda one: int(one[1:] or 0), default="")
                 # A row without a newer token refuses because it has changed since it was read.
@@ -275,13 +275,13 @@ class TimelineData:
             case (("mark" | "wake" | "poll") as sign, _):
                 self._mark(name, at, sign, event.get("what", ""))
 
-    def _write(self, at: int, actor: str, left: int | None, rejected: str | None = None) -> None:
+    def _write(self, at: int, actor: str, left: int | None, refused: str | None = None) -> None:
         last, before = self.stock[-1:], self._quantity
         known = self._last_read.get(actor, {}).get("quantity")
-        units = 0 if rejected is not None else known - left if known and left is not None else 1
+        units = 0 if refused is not None else known - left if known and left is not None else 1
         sold = units + (last[0].sold if last else self._sold)
         uncounted = 0 if left is None else (known or 0) - (before or 0)
-        after = before if rejected is not None else left
-        write = StockWrite(at, before, after, sold, self._initial or sold, uncounted, rejected)
+        after = before if refused is not None else left
+        write = StockWrite(at, before, after, sold, self._initial or sold, uncounted, refused)
         self.stock.append(write)
         self._quantity = after

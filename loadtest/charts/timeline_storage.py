@@ -125,11 +125,11 @@ def end_of(lease: Lease) -> str:
 
 def stock_text(write: StockWrite, *, is_last: bool = True) -> str:
     """Return what a write did to the row: "1 → 0", and why it is bad."""
-    if write.rejected is not None:
-        why = _(write.rejected) if write.rejected else _("row changed")
+    if write.refused is not None:
+        why = _(write.refused) if write.refused else _("row changed")
         if why[0].isdigit():
             why = _("epoch %(epoch)s") % {"epoch": why}
-        return _("%(why)s: rejected") % {"why": why}
+        return _("%(why)s: refused") % {"why": why}
     change = "" if write.after is None else f"{write.before} → {write.after}"
     if write.sold > write.initial and is_last:
         count = _("%(sold)d of %(stock)d sold") % {"sold": write.sold, "stock": write.initial}

@@ -127,7 +127,7 @@ def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
 
 
 def _of_releases(data: TimelineData) -> Iterator[tuple[int, str]]:
-    """Yield the times of unusual releases with what they were: "rejected" or "early"."""
+    """Yield the times of unusual releases with what they were: "refused" or "early"."""
     asked: dict[str, int] = {}
     for event in data.events:
         match event["do"], event.get("type"):
@@ -136,7 +136,7 @@ def _of_releases(data: TimelineData) -> Iterator[tuple[int, str]]:
                     yield asked[owner], "early"
                 asked[owner] = event["t"]
             case "release", "fail":
-                yield asked[event["owner"]], "rejected"
+                yield asked[event["owner"]], "refused"
 
 
 def _words(
@@ -156,7 +156,7 @@ def _words(
         case "release", "invoke" if data.has_released(event):
             return _("%(who)s releases the lock again, at the end of its purchase.")
         case "release", "fail" if data.has_released(event):
-            return _("The store rejects the release: %(who)s no longer holds the lock.")
+            return _("The store refuses the release: %(who)s no longer holds the lock.")
         case "read", "ok" if event["quantity"] is not None:
             if (claim := data.claim_of(event)) and "fenced" in guard:
                 text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
@@ -195,26 +195,26 @@ def _granted(token: str, *, is_check: bool) -> str:
     elif token:
         text = _("%(who)s is granted the lock, with token {token}.")
     elif is_check:
-        text = _("%(who)s is granted the lock, only to check it after the rejected write.")
+        text = _("%(who)s is granted the lock, only to check it after the refused write.")
     else:
         text = _("%(who)s is granted the lock.")
     return text.format(token=token)
 
 
 def _of_write(write: StockWrite) -> str:
-    if write.rejected == NONE_LEFT:
-        return _("%(who)s writes. No unit is left, and the row rejects it.")
-    if write.rejected:
-        newer, older = write.rejected.split(" > ")
-        text = _("%(who)s writes with token {older}. The row carries {newer} and rejects it.")
+    if write.refused == NONE_LEFT:
+        return _("%(who)s writes. No unit is left, and the row refuses it.")
+    if write.refused:
+        newer, older = write.refused.split(" > ")
+        text = _("%(who)s writes with token {older}. The row carries {newer} and refuses it.")
         if newer.isdigit():
             text = _(
                 "%(who)s writes with a token of epoch {older}. The row carries one of epoch "
-                "{newer} and rejects it."
+                "{newer} and refuses it."
             )
         return text.format(older=older, newer=newer)
-    if write.rejected is not None:
-        return _("%(who)s writes. The row has changed since the read and rejects it.")
+    if write.refused is not None:
+        return _("%(who)s writes. The row has changed since the read and refuses it.")
     if write.after is None:
         return _("%(who)s writes, and the row accepts it.")
     texts = [_("%(who)s writes a stock of %(quantity)s.")]

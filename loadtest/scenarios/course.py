@@ -172,7 +172,7 @@ LOCKS = (
         name="shop",
         title=_("What this shop does"),
         notice=_(
-            "With naive writes, the unit is sold twice. With conditional ones, the row rejects "
+            "With naive writes, the unit is sold twice. With conditional ones, the row refuses "
             "buyer A."
         ),
         broken=NAIVE_WRITE,

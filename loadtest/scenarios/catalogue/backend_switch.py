@@ -28,12 +28,12 @@ IMMUNE = _("None: the switch itself must be safe.")
         "lock to buyer B at once, and B bought the unit.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
-        "With conditional writes, the row rejected A's write, whose token was from before the "
+        "With conditional writes, the row refused A's write, whose token was from before the "
         "switch. A tried again under the new lock and was told “sold out”: %(r_sold)d sold of "
         "%(r_stock)d."
     ),
     repair=_(
-        "The epoch in front of every token: conditional and fenced writes reject a holder of an "
+        "The epoch in front of every token: conditional and fenced writes refuse a holder of an "
         "earlier epoch."
     ),
     immune=IMMUNE,

@@ -61,7 +61,7 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
         "With the fence, both again thought so for %(r_overlap_seconds).1f s, but A's late write "
-        "was rejected: %(r_sold)d sold of %(r_stock)d."
+        "was refused: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_(
         "The read claims the stock row with its token, unless the row carries a newer one. The "
@@ -89,7 +89,7 @@ def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
         "watchdog could not renew it; B got the lock after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
         "accepted: %(b_sold)d sold of %(b_stock)d.\n"
-        "With the fence, A's late write was rejected: %(r_sold)d sold of %(r_stock)d."
+        "With the fence, A's late write was refused: %(r_sold)d sold of %(r_stock)d."
     ),
     repair=_("The fence: while the GIL is held, no thread of the process can renew the lease."),
     immune=_("MySQL session and PostgreSQL session, while the holder's connection lives."),

@@ -84,7 +84,7 @@ scenario(
         "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
         "removed B's key.\n"
         "Buyer C got the lock at once, and both B and C thought they held it.\n"
-        "With an owner check, A's release was rejected, and C gave up after %(r_third_waited)s."
+        "With an owner check, A's release was refused, and C gave up after %(r_third_waited)s."
     ),
     repair=_("One script that compares the owner and only then deletes the key."),
     immune=IMMUNE_TO_RECIPE,

@@ -40,7 +40,7 @@ JUMP_SECONDS = 31.0
     ),
     repair=_(
         "RedLock, which asks a majority of independent masters. With one master, the fence: tokens "
-        "keep growing through a failover, so the stock row rejects the old holder's write."
+        "keep growing through a failover, so the stock row refuses the old holder's write."
     ),
     immune=_("RedLock, ZooKeeper, and the database lock if the database replicates synchronously."),
 )
@@ -138,12 +138,12 @@ def _has_majority() -> bool:
         "s, and buyer B had a majority after %(b_second_waited)s.\n"
         "For %(b_overlap_seconds).2f s both leases were valid by the clocks of their holders: "
         "%(b_sold)d sold of %(b_stock)d.\n"
-        "With the fence, whose token the stock row issues itself, A's write was rejected: "
+        "With the fence, whose token the stock row issues itself, A's write was refused: "
         "%(r_sold)d sold of %(r_stock)d."
     ),
     repair=_(
         "Nothing in Redis: a lease is only as good as the clock that measures it. The stock row "
-        "itself has to reject late writes."
+        "itself has to refuse late writes."
     ),
     immune=_(
         "ZooKeeper, whose sessions run on monotonic clocks; MySQL session and PostgreSQL session, "

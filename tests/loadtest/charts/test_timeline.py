@@ -66,12 +66,12 @@ def test_lock_of_another_name_is_no_second_holder() -> None:
     assert timeline.draw(variant) == timeline.draw(paused())
 
 
-def test_rejected_write_shows_both_tokens() -> None:
+def test_refused_write_shows_both_tokens() -> None:
     variant = paused(is_repaired=True, A=3676883491848286515, B=3676883493906427343)
-    assert {"reads 1 · #1", "reads 1 · #2", "#2 > #1: rejected"} <= {*texts(timeline.draw(variant))}
+    assert {"reads 1 · #1", "reads 1 · #2", "#2 > #1: refused"} <= {*texts(timeline.draw(variant))}
     assert {
         "1.100 s Buyer B is granted the lock, with token #2.",
-        "2.300 s Buyer A writes with token #1. The row carries #2 and rejects it.",
+        "2.300 s Buyer A writes with token #1. The row carries #2 and refuses it.",
     } <= {*told(variant)}
     assert [lease[-1] for lease in leases(variant)] == ["#1", "#2"]
     assert [lease[-1] for lease in leases(paused())] == ["", ""], "a recipe has no fence"

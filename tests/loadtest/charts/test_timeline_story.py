@@ -135,15 +135,15 @@ def test_lock_that_was_released_early_is_not_told_as_lost() -> None:
         "Buyer A releases the lock.",
         "Buyer A releases the lock again, at the end of its purchase.",
     ]
-    rejected = "The store rejects the release: buyer A no longer holds the lock."
-    assert said("release-before-commit", 0, "no longer holds") == [rejected]
+    refused = "The store refuses the release: buyer A no longer holds the lock."
+    assert said("release-before-commit", 0, "no longer holds") == [refused]
     assert said("release-before-commit", 0, "notices") == []
     lost = "Watchdog of buyer A notices that the lock is lost."
     assert said("holder-paused", 0, "notices") == [lost]
 
 
 @pytest.mark.parametrize("name", ["forced-switch", "holder-paused"])
-def test_second_grant_after_a_rejected_write_has_a_reason(name: str) -> None:
+def test_second_grant_after_a_refused_write_has_a_reason(name: str) -> None:
     assert said(name, 1, "uyer A is granted") == [
         "Buyer A is granted the lock, with token #1.",
         "Buyer A is granted the lock, with token #3, only to check that new tokens are higher than "
