@@ -128,7 +128,7 @@ class NotOpen(ShopError):
 
     code = "not_open"
     title = _("This sale is not open")
-    advice = _("It has not opened yet, or it has already ended.")
+    advice = _("You can buy while it is open. Its page shows when it opens or ends.")
 
 
 class SoldOut(ShopError):
@@ -329,7 +329,9 @@ class DomainErrorMiddleware(MiddlewareMixin):
             # Django's admin checks neither the ids that an action selects nor the size of a number.
             chosen = request.POST.getlist("_selected_action")
             is_wrong_id = not all(map(str.isdecimal, chosen))
-            is_too_large = isinstance(error, OverflowError) and "/admin/" in request.path  # SQLite
+            is_too_large = isinstance(error, OverflowError) and request.path.startswith(
+                "/admin/"
+            )  # SQLite
             refusal = BadInput() if is_wrong_id or is_too_large else None
         return answer(request, refusal) if refusal else None
 

@@ -154,7 +154,7 @@ def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> No
     assert not policy.exists()
 
 
-def test_stopped_set_up_leaves_no_policy_behind(clone: Path, tmp_path: Path) -> None:
+def test_set_up_ends_after_the_installation_and_its_policy(clone: Path, tmp_path: Path) -> None:
     """With it, no package would start its service any more."""
     programs, policy = tmp_path / "programs", tmp_path / "policy-rc.d"
     programs.mkdir()
@@ -169,9 +169,11 @@ def test_stopped_set_up_leaves_no_policy_behind(clone: Path, tmp_path: Path) -> 
     command = [sys.executable, script, "test"]
     env = environment(PATH=f"{programs}:/usr/bin:/bin")
     with subprocess.Popen(command, cwd=clone, env=env, stdout=subprocess.DEVNULL) as process:
-        until((tmp_path / "begun").exists, "the installation")
-        assert policy.exists()
-        process.terminate()
-        process.wait(20)
-    (tmp_path / "go").touch()
-    until(lambda: not policy.exists(), "the end of the installation")
+        try:
+            until((tmp_path / "begun").exists, "the installation")
+            assert policy.exists()
+            process.terminate()
+        finally:
+            (tmp_path / "go").touch()
+    assert process.returncode == 143
+    assert not policy.exists()

@@ -324,8 +324,9 @@ def test_a_rolling_restart_loses_nothing(
             codes = restart(stack, "web-2", *both)
             assert rush.poll() is None, "nobody bought during the restart"
             stack.wait_healthy({"web-1", "web-2", "worker-1", "consumer-1"}, PATIENCE)
-            assert get(f"http://{stack.addresses['web-2']}/readyz")[0] == 200
             said, _ = rush.communicate(timeout=PATIENCE)
+            ready = f"http://{stack.addresses['web-2']}/readyz"
+            until(lambda: get(ready)[0] == 200, "web-2 reaching its stores", PATIENCE)
         finally:
             rush.kill()
     report = json.loads(said)

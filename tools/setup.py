@@ -193,8 +193,12 @@ def install_helm() -> None:
 
 def main(name: str, *command: str) -> None:
     os.environ.setdefault("SETUP_STARTED", str(time.time()))
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
     if name == "test":
-        install_debian_packages()  # SIGTERM leaves it to end, and to remove its policy
+        install_debian_packages()  # first: half an installation leaves the system broken
+    if asked_to_end:
+        sys.exit(143)
     # SystemExit makes subprocess end pip.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -195,7 +195,10 @@ def _granted(token: str, *, is_check: bool) -> str:
     elif token:
         text = _("%(who)s is granted the lock, with token {token}.")
     elif is_check:
-        text = _("%(who)s is granted the lock, only to check it after the refused write.")
+        text = _(
+            "%(who)s is granted the lock, only to check after the refused write that a new grant "
+            "is not stale."
+        )
     else:
         text = _("%(who)s is granted the lock.")
     return text.format(token=token)

@@ -68,8 +68,8 @@ class Survival(Command):
                     lines[event["library"]] |= event
                 elif event["event"] == "run":
                     lines[event["library"]]["runs"].append(event)
-            databases.append(report["versions"]["database"])
-        report["versions"]["database"] = ", ".join(databases)
+            databases.append(report["versions"].pop("database", ""))
+        report["versions"]["database"] = ", ".join(filter(None, databases))
         return judged(report)
 
     def is_ok(self, report: Row) -> bool:

@@ -105,7 +105,7 @@ def _breaches(ledger: Ledger, held: int, sold: int, orders: dict[str, int]) -> I
         yield Breach(text, left=left, available=available)
     if orders != ledger.per_order:
         wrong = {number for number, _ in orders.items() ^ ledger.per_order.items()}
-        text = gettext_noop("orders that the ledger tells otherwise: %(orders)s")
+        text = gettext_noop("orders that differ from the ledger: %(orders)s")
         yield Breach(text, orders=", ".join(sorted(wrong)[:5]))
 
 

@@ -89,7 +89,7 @@ def close_now(*, sale: Sale) -> bool:
 def unlist(*, sale: Sale) -> bool:
     """Unlist an upcoming or ended sale; return False if it is open, or about to open.
 
-    An upcoming one has ended then and never opens. Only who has the address finds its page.
+    An upcoming sale then counts as ended and never opens. Only its address leads to its page.
     """
     now, rows = timezone.now(), Sale.objects.filter(pk=sale.pk)
     over = {"opens_at": now - CANCELLED, "closes_at": now}

@@ -44,7 +44,7 @@ class Message(models.Model):
         indexes = [models.Index(fields=["state", "id"], name="messages_by_state")]
 
     def __str__(self) -> str:
-        return str(self.pk)
+        return f"{self.kind} {self.about} to customer {self.customer_id}"
 
 
 class Reminder(models.Model):

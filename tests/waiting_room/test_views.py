@@ -10,7 +10,7 @@ from django.test import Client
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from shop.models import Sale
+from shop.models import Order, Sale
 from shop.purchase import admission
 from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, buy, signed_in
@@ -109,7 +109,11 @@ def test_turn_is_over_for_those_who_bought_all_they_may(settings) -> None:
     assert view_of(buyer, sale) == "turn"
     order = buy(buyer, sale)["Location"]
     assert view_of(buyer, sale) == "bought"
-    assert f'href="{order}">See your order' in buyer.get(url(sale)).text
+    page = buyer.get(url(sale)).text
+    assert f'href="{order}">See your order' in page
+    assert "Reserved for you. Pay to make it yours." in page
+    Order.objects.update(status=Order.Status.PAID)
+    assert "You bought this." in buyer.get(url(sale)).text
     assert "your turn" not in buyer.get(sale.get_absolute_url()).text
 
 

@@ -288,7 +288,7 @@ class TestWaiter:
             until(lambda: len(backend.queue(name)) == 1, "the node being deleted")
             assert waiter.session.client.client_id == session, "it ended"
 
-    def test_cut_before_the_watch_keeps_the_time_out(
+    def test_cut_before_the_watch_keeps_the_timeout(
         self,
         monkeypatch: pytest.MonkeyPatch,
         proxy: InterceptingProxy,
