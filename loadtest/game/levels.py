@@ -89,7 +89,7 @@ LEVELS = {
 
 
 def orders_tried(level: str) -> int:
-    """Return how many orders the guarded level has, if all were run and none reached the goal.
+    """Return how many orderings the guarded level has, if all ran and none reached the goal.
 
     0 if that is not known.
     """

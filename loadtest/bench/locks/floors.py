@@ -1,4 +1,4 @@
-"""The bare commands of each service: no lock on that service can be faster."""
+"""The bare commands of each service: the baseline of its locks."""
 
 import os
 import uuid

@@ -11,7 +11,7 @@ from loadtest.scenarios.steps import ANSWERED, WORK_SECONDS, buy_while_holder_st
 from loadtest.scenarios.testbed import TTL, Testbed
 
 LONG_TTL = 5.0
-"""Seconds of a lease as long as the slowest work: the usual choice without a watchdog."""
+"""Seconds of a lease longer than any work: the usual choice without a watchdog."""
 WORKS = 0.8
 """Seconds after which a holder is killed: the watchdog has extended its lease twice."""
 MAX_OUTAGE = 3.0
