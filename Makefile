@@ -32,7 +32,7 @@ check: lint ## lint, and run the tests of the modules that changed since the las
 		| sed -E 's#^(\w+/)?(.*/)?(\w+)\.py$$#& tests/\1\2test_\3.py#' | tr ' ' '\n' | grep -E '^tests/.*test_\w+\.py$$' | sort -u \
 		| xargs -r ls -d 2>/dev/null | xargs $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" tests/test_imports.py tests/test_layout.py
 
-test: ## install the tests' requirements and run all tests on private real servers; JOBS=4
+test: ## install the tests' requirements and run the tests on private real servers; JOBS=4
 	@$(SETUP) --install tools/setup.py test
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" || status=$$?; \
