@@ -256,6 +256,9 @@ def mutated(ops: list[Op], rng: random.Random) -> list[Op]:
         elif shared:
             name = rng.choice(shared)
             op.fields[name] = other.fields[name]
+    for op in ops:
+        if op.do == "buy" and "order" in op.fields:  # one order for each key, as in `Shelf`
+            op.fields["order"] = f"order {op.fields['key']}"
     return ops
 
 
