@@ -329,9 +329,8 @@ class DomainErrorMiddleware(MiddlewareMixin):
             # Django's admin checks neither the ids that an action selects nor the size of a number.
             chosen = request.POST.getlist("_selected_action")
             is_wrong_id = not all(map(str.isdecimal, chosen))
-            is_too_large = isinstance(error, OverflowError) and request.path.startswith(
-                "/admin/"
-            )  # SQLite
+            is_in_admin = request.path.startswith("/admin/")
+            is_too_large = is_in_admin and isinstance(error, OverflowError)  # of SQLite
             refusal = BadInput() if is_wrong_id or is_too_large else None
         return answer(request, refusal) if refusal else None
 
