@@ -31,6 +31,7 @@ DEBIAN_PACKAGES = {
     "unshare": "util-linux",
     "chromium": "chromium",
     "wrk": "wrk",
+    "promtool": "prometheus",
 }
 # Debian keeps servers off the PATH of ordinary users.
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]

@@ -18,7 +18,6 @@ from select import select
 from typing import Any
 from urllib.parse import urlencode
 
-import MySQLdb
 import pytest
 from redis import Redis
 
@@ -67,6 +66,8 @@ def orders(stack: Stack, slug: str = "%", fulfilment: str = "%") -> int:
 
 def sql(stack: Stack, statement: str, *values: str) -> tuple[tuple[Any, ...], ...]:
     host, port = stack.addresses["mariadb:3306"].split(":")
+    import MySQLdb  # not everywhere
+
     connection = MySQLdb.connect(host=host, port=int(port), user="root", database="shop")
     with closing(connection), connection.cursor() as cursor:
         cursor.execute(statement, values)

@@ -7,8 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-import MySQLdb
-
 from devservers import HOST, MariaDb, ServerError, ServerMissing, reserve_port, start_all, stop_all
 from tests.devservers.haproxy import HaProxy
 
@@ -61,6 +59,8 @@ class GaleraNode(MariaDb):
 
     def count(self, name: str) -> int:
         """Return the value of a status variable."""
+        import MySQLdb  # not everywhere
+
         with closing(MySQLdb.connect(HOST, "root", "", "", self.port)) as session:
             cursor = session.cursor()
             cursor.execute("SHOW STATUS LIKE %s", [name])

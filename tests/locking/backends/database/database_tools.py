@@ -5,7 +5,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import environ
-import MySQLdb
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
@@ -48,6 +47,8 @@ class Root:
     """The server's administrator."""
 
     def __init__(self, server: MariaDb) -> None:
+        import MySQLdb  # not everywhere
+
         self._connection = MySQLdb.connect(
             host=HOST, port=server.port, user="root", database="shop", autocommit=True
         )
