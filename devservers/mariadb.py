@@ -21,13 +21,13 @@ class MariaDb(Server):
         return f"mysql://root@{HOST}:{self.port}/shop"
 
     def prepare(self) -> None:
+        required("mariadbd")
+        required("my_print_defaults")
         if find_spec("MySQLdb") is None:
             raise ServerError(
                 "mysqlclient is not installed: pip install --require-hashes -r "
                 "requirements/production.txt (after apt-get install libmariadb-dev pkg-config gcc)"
             )
-        required("mariadbd")
-        required("my_print_defaults")
         self._sql.write_text("CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n")
         install = [required("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}"]
         install += ["--auth-root-authentication-method=normal", "--skip-test-db"]

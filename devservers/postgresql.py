@@ -34,6 +34,7 @@ class PostgreSql(Server):
     def prepare(self) -> None:
         if find_spec("psycopg") is None:
             raise ServerError("psycopg is not installed: pip install 'psycopg[binary]>=3.3'")
+        required("initdb")
         if os.geteuid() == 0:
             self.folder.chmod(0o711)
             shutil.chown(self.data, USER, USER)
