@@ -91,7 +91,7 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
         "vote: buyer B was refused after %(r_second_waited)s, and %(r_sold)d was sold of "
         "%(r_stock)d."
     ),
-    repair=_("RESTART_DELAY: a master votes again once every lease it may have forgotten is over."),
+    repair=_("RESTART_DELAY: a master votes again when all leases it may have forgotten are over."),
     immune=_(
         "RedLock, if its masters write every command to disk; ZooKeeper and the database lock."
     ),
