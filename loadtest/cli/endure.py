@@ -55,7 +55,11 @@ class Endurance(Command):
             database="mariadb",
             servers=servers,
             is_deployed=True,
-            environ={"BUY_LIMIT": "1000000/second", "PAY_WITHIN_SECONDS": str(pay_within)},
+            environ={
+                "BUY_LIMIT": "1000000/second",
+                "PAY_WITHIN_SECONDS": str(pay_within),
+                "UNPAID_LIMIT": "0",  # a hundred buyers leave thousands of orders
+            },
             **stores,
         )
 
