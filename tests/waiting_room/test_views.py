@@ -64,11 +64,12 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
 def test_customer_whose_turn_is_over_joins_again(settings, monkeypatch) -> None:
     monkeypatch.setattr(admission, "MAX_AGE", 0)
     settings.WAITING_ROOM_TURN_SECONDS = 10**6
-    sale = a_room(opens_in=-1, stock=1, inlet=60_000).sale
+    sale = a_room(opens_in=60, stock=1, inlet=600_000).sale
     people = [a_customer() for _ in range(3)]
     first, second, third = clients = [signed_in(one) for one in people]
     for client in clients:
         client.post(url(sale, "join/"))
+    open_now(sale)  # one visit admits the first two, so that their time ends in the same second
     until(lambda: view_of(second, sale) == "turn", "the turns of the first two")
     assert (view_of(first, sale), view_of(third, sale)) == ("turn", "waiting")
     settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
