@@ -54,7 +54,7 @@ class ScenarioCommand(Command):
         """Run the scenarios, or list all."""
         if options["list"]:
             rows = SCENARIOS.values()
-            found = [{"name": one.name, "row": one.row, "title": str(one.title)} for one in rows]
+            found = [{"name": one.name, "row": one.row, "title": one.title} for one in rows]
             terminal.show({"scenarios": found}, _describe_list)
             return 0
         names = list(dict.fromkeys(options["names"]))

@@ -1,12 +1,10 @@
 """The course: what the field learned about locks and flash sales, a step for each lesson."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from django.utils.translation import gettext_lazy as _
+from typing import ClassVar
 
 from loadtest.charts.source import Excerpt
-from loadtest.scenarios.scenario import Text
+from loadtest.scenarios.texts import Told
 
 RECIPES, RESERVE = "loadtest/recipes/flash_sale.py", "shop/reservations/lua/reserve.lua"
 REDIS_RECIPES = "loadtest/recipes/redis_textbook.py"
@@ -20,12 +18,10 @@ WORKER = "loadtest/load/shop_worker.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """A lesson; its text is in templates/learn/_text.html, ninety words with `notice` at most."""
+class Step(Told):
+    """A lesson; its texts have ninety words at most."""
 
-    name: str
-    title: Text
-    notice: Text
+    kind: ClassVar[str] = "steps"
     broken: Excerpt
     repaired: Excerpt
     scenarios: tuple[str, ...]
@@ -35,75 +31,54 @@ class Step:
 LOCKS = (
     Step(
         name="race",
-        title=_("The race"),
-        notice=_("Both buyers read 1 and both write 0. No error is raised anywhere."),
         broken=Excerpt("locking/backends/none.py", "def acquire", "return Grant", "return Grant"),
         repaired=REDIS_TAKE,
         scenarios=("no-lock",),
     ),
     Step(
         name="two-processes",
-        title=_("Two processes"),
-        notice=_(
-            "Each process granted its own lock, and the unit was sold twice. "
-            "Tests with one process never see this."
-        ),
         broken=ONE_PROCESS,
         repaired=REDIS_TAKE,
         scenarios=("lock-of-one-process",),
     ),
     Step(
         name="setnx",
-        title=_("SETNX and a crash"),
-        notice=_("PTTL -1 means that the key never expires. The next buyer can only give up."),
         broken=Excerpt(REDIS_RECIPES, ".setnx(key"),
         repaired=SET_NX_PX,
         scenarios=("setnx-without-expiry",),
     ),
     Step(
         name="expire",
-        title=_("SETNX, then EXPIRE"),
-        notice=_("The crash lies between two lines that look like one step."),
         broken=Excerpt(REDIS_RECIPES, "if not self._client.setnx", "return True", "reach("),
         repaired=SET_NX_PX,
         scenarios=("crash-between-setnx-and-expire",),
     ),
     Step(
         name="lease",
-        title=_("The work outlasts the lease"),
-        notice=_("The lease ends before the write, and both buyers think they hold the lock."),
         broken=Excerpt(WORKER, "early or not renew", "renewer.remove", "renewer.remove"),
         repaired=Excerpt("locking/lease/lease.py", "ttl = None", "self.claim.deadline"),
         scenarios=("work-outlasts-lease",),
     ),
     Step(
         name="owner",
-        title=_("Another buyer's lock"),
-        notice=_("Buyer B did everything right, and lost its lock all the same."),
         broken=Excerpt(REDIS_RECIPES, "def release", "self._client.delete", "self._client.delete"),
         repaired=Excerpt(f"{REDIS_SCRIPTS}/redis_release.lua", "if holder and holder", "end"),
         scenarios=("delete-successors-lock",),
     ),
     Step(
         name="watchdog",
-        title=_("The watchdog"),
-        notice=_("Compare how long buyer B waits for the killed holder."),
         broken=Excerpt("loadtest/scenarios/catalogue/holders.py", "LONG_TTL", '"""'),
         repaired=Excerpt("locking/lease/watchdog.py", "elif lease.renew_at", "self._renew, lease"),
         scenarios=("holder-killed",),
     ),
     Step(
         name="fence",
-        title=_("A paused holder"),
-        notice=_("Both believe that they hold the lock. Only the stock row can decide."),
         broken=NAIVE_WRITE,
         repaired=Excerpt(STOCK, "is_claimed = ", "raise StaleFence", then=WRITE_CLAIMED),
         scenarios=("holder-paused", "gil-held"),
     ),
     Step(
         name="failover",
-        title=_("Failover and RedLock"),
-        notice=_("The promoted replica knows nothing of the first holder."),
         broken=Excerpt(
             "loadtest/scenarios/testbed.py", "def add_lock", "settings.LOCKS", "stores.redis.url"
         ),
@@ -112,8 +87,6 @@ LOCKS = (
     ),
     Step(
         name="redlock",
-        title=_("The RedLock debate"),
-        notice=_("Three of five voted for A, and three of five voted for B."),
         broken=Excerpt("locking/backends/redlock/backend.py", '"RESTART_DELAY": seconds'),
         repaired=Excerpt(
             "locking/backends/redlock/quorum.py", "if restart_delay", "self.votes_from"
@@ -122,8 +95,6 @@ LOCKS = (
     ),
     Step(
         name="zookeeper",
-        title=_("ZooKeeper: herd or queue"),
-        notice=_("Count the requests. The lock is correct in every recording."),
         broken=Excerpt(
             "loadtest/recipes/zookeeper_herd.py",
             "except NodeExistsError",
@@ -137,8 +108,6 @@ LOCKS = (
     ),
     Step(
         name="mysql",
-        title=_("A lock in MySQL"),
-        notice=_("The process is gone, its row is not."),
         broken=Excerpt(
             "loadtest/recipes/mysql_row.py", "insert = f", "return Grant", "INSERT {ignore}"
         ),
@@ -147,8 +116,6 @@ LOCKS = (
     ),
     Step(
         name="commit",
-        title=_("Released before the commit"),
-        notice=_("The lock was never held twice, and one unit was sold twice."),
         broken=Excerpt(
             WORKER,
             "if lease is not None and early:",
@@ -160,8 +127,6 @@ LOCKS = (
     ),
     Step(
         name="retry",
-        title=_("Pressed twice"),
-        notice=_("The lock worked, the stock is correct, and the customer has two orders."),
         broken=Excerpt(
             "loadtest/scenarios/catalogue/retries.py", 'key = "1" if', "waited =", "a new form"
         ),
@@ -170,11 +135,6 @@ LOCKS = (
     ),
     Step(
         name="shop",
-        title=_("What this shop does"),
-        notice=_(
-            "With naive writes, the unit is sold twice. With conditional ones, the row refuses "
-            "buyer A."
-        ),
         broken=NAIVE_WRITE,
         repaired=Excerpt(STOCK, "CHANGE = ", "COALESCE(%s, fence_token))"),
         scenarios=("forced-switch", "switch-under-load"),
@@ -184,48 +144,36 @@ LOCKS = (
 FLASH_SALE = (
     Step(
         name="late-check",
-        title=_("A check after the decrement"),
-        notice=_("Two units were in stock. Redis says 0, but only one was ordered."),
         broken=Excerpt(RECIPES, "Take a unit, check", "return self.order()", 'return "limit"'),
         repaired=Excerpt(RESERVE, "if ordered +", "'queued', quantity"),
         scenarios=("unit-lost-to-a-check",),
     ),
     Step(
         name="queue",
-        title=_("A crash before the queue"),
-        notice=_("Two crashes lose two units. In the shop, the same two lose none."),
         broken=Excerpt(RECIPES, "reach(RESERVED)", "reach(POPPED)", "RPUSH"),
         repaired=Excerpt(RESERVE, "'queued', quantity", "XADD"),
         scenarios=("crash-between-redis-and-queue",),
     ),
     Step(
         name="sold-out",
-        title=_("The sold-out flag"),
-        notice=_("Redis has a unit again, and buyer B is still refused."),
         broken=Excerpt(RECIPES, '"EXISTS", "flag"', '"SET", "flag"'),
         repaired=Excerpt("shop/models.py", "self.Phase.OPEN if self.left"),
         scenarios=("sold-out-for-ever",),
     ),
     Step(
         name="late-payment",
-        title=_("The payment arrives too late"),
-        notice=_("How many paid orders are there for one unit: two, or one and a refund?"),
         broken=Excerpt(RECIPES, "order.status = Order.Status.PAID", "order.save()"),
         repaired=Excerpt("shop/payments/service.py", "orders.pay_order(", "return False"),
         scenarios=("payment-after-expiry",),
     ),
     Step(
         name="payment-lock",
-        title=_("A lock while the customer pays"),
-        notice=_("The key ends before the payment. Both buyers pay for one unit."),
         broken=SET_NX_PX,
         repaired=Excerpt("shop/payments/service.py", "last = order.pay_by", "answer_by="),
         scenarios=("lock-while-paying",),
     ),
     Step(
         name="restock",
-        title=_("Staff add stock in mid-sale"),
-        notice=_("The form showed 2. When it saved 3, only 1 was left."),
         broken=Excerpt(RECIPES, '"SET", "stock", shown'),
         repaired=Excerpt(STOCK, "RESTOCK = ", "WHERE id"),
         scenarios=("restock-overwrites-sales",),
@@ -233,15 +181,15 @@ FLASH_SALE = (
 )
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Part(Told):
     """A part of the course."""
 
-    name: str
-    title: Text
+    kind: ClassVar[str] = "parts"
     steps: tuple[Step, ...]
 
 
-PARTS = (Part("locks", _("Locks"), LOCKS), Part("flash-sale", _("The flash sale"), FLASH_SALE))
+PARTS = (Part(name="locks", steps=LOCKS), Part(name="flash-sale", steps=FLASH_SALE))
 COURSE = tuple(step for part in PARTS for step in part.steps)
 
 

@@ -79,7 +79,7 @@ def preview(report: dict[str, Any], *, scale: int = 1) -> bytes:
     result = report["scenarios"][0]
     scenario, length = SCENARIOS[result["name"]], timeline.length_of(result["halves"])
     pictures = [timeline.draw(one, length=length, is_brief=True) for one in result["halves"]]
-    return sheet([str(scenario.title), *scenario.describe(result)[:1]], pictures, scale)
+    return sheet([scenario.title, *scenario.describe(result)[:1]], pictures, scale)
 
 
 def write_charts(report: dict[str, Any], folder: Path, *, suffix: str) -> None:

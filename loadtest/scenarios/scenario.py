@@ -7,66 +7,37 @@ function injects is in `devservers.faults.injectors`. `loadtest.kernel.faults` h
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
+from typing import Any, ClassVar
 
 from loadtest.kernel.report import duration
 from loadtest.scenarios.testbed import Testbed
+from loadtest.scenarios.texts import Told
 
 Facts = dict[str, Any]
 Result = dict[str, Any]
 Run = Callable[[Testbed, bool], Facts]
-Text = str | Promise
-IMMUNE_TO_RECIPE = _("Every lock of the shop; this textbook recipe is only in the lab.")
-FAULT_TITLES: dict[str, Text] = {
-    "race": _("Two buyers at once"),
-    "killed": _("The holder is killed"),
-    "late": _("The work outlasts the lease"),
-    "paused": _("The holder is paused"),
-    "failover": _("The store loses data"),
-    "clock": _("A clock jumps"),
-    "waiters": _("Many wait at once"),
-    "reply": _("A reply is lost"),
-    "commit": _("The lock is released before the commit"),
-    "switch": _("The lock is switched"),
-    "refused": _("A buyer is refused"),
-    "message": _("A process dies before its message is safe"),
-    "returned": _("A unit comes back"),
-    "payment": _("A payment arrives late"),
-    "restock": _("Units are added"),
-}
-"""The rows of the grid, from the first fault that a shop meets to the rarest."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """One failure. Texts may be lazy; `story` is filled with the facts of the actual run.
+class Scenario(Told):
+    """One failure. The story among its texts is filled with the facts of the actual run.
 
     `run(testbed, is_repaired)` runs one variant and returns its facts, all of them numbers; the
     fact "broke" says whether the failure occurred. In the story, `%(b_name)s` is a fact of the
     broken variant and `%(r_name)s` one of the repaired variant; a fact "waited" has its unit.
     """
 
-    name: str
+    kind: ClassVar[str] = "scenarios"
     fault: str
-    """One of FAULT_TITLES."""
+    """The name of one of the faults in the texts."""
     row: str
     """Its number in `lab scenario --list`: L for recipes of textbooks, F for failures of locks, FS
     for flash sales. Several scenarios may share one. docs/reference/faults.md numbers its rows
     otherwise, except F6 to F8."""
-    title: Text
     broken: str
     """The guard that fails."""
     repaired: str
     """The guard that prevents the failure."""
-    story: Text
-    """What happened, in three lines."""
-    repair: Text
-    """What repairs the failure, and why."""
-    immune: Text
-    """The backends on which the failure cannot occur."""
     run: Run
     needs: str = ""
     """A server program beside Redis; a variant does not run where it is not installed."""
@@ -89,7 +60,7 @@ class Scenario:
         facts = {f"b_{name}": fact for name, fact in broken.items()}
         facts |= {f"r_{name}": fact for name, fact in repaired.items()}
         waits = {name: duration(fact) for name, fact in facts.items() if name.endswith("waited")}
-        return [line % (facts | waits) for line in str(self.story).splitlines()]
+        return [line % (facts | waits) for line in self.texts["story"].splitlines()]
 
 
 REGISTERED: dict[str, Scenario] = {}

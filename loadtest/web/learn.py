@@ -12,7 +12,7 @@ from loadtest.game.levels import LEVELS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.scenario import FAULT_TITLES
+from loadtest.scenarios.texts import texts
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
@@ -31,7 +31,7 @@ def course(request: HttpRequest) -> HttpResponse:
         (part, [{"step": step, "chart": pictures[step]} for step in part.steps]) for part in PARTS
     ]
     variant, title = recording("holder-paused")["halves"][0], SCENARIOS["holder-paused"].title
-    picture = timeline.draw(variant, title=str(title), is_brief=True)
+    picture = timeline.draw(variant, title=title, is_brief=True)
     return render(request, "learn/course.html", {"parts": parts, "picture": picture})
 
 
@@ -80,9 +80,9 @@ def _recording(name: str, latest: dict[str, LabRun]) -> dict[str, Any]:
 @live_page
 def grid(request: HttpRequest) -> HttpResponse:
     """Show a row for each scenario: the guard that breaks and the one that holds, with links."""
-    faults, rows = [*FAULT_TITLES], []
-    for one in sorted(SCENARIOS.values(), key=lambda one: faults.index(one.fault)):
+    faults, rows = texts()["faults"], []
+    for one in sorted(SCENARIOS.values(), key=lambda one: [*faults].index(one.fault)):
         found = recording(one.name)["halves"]
         halves = [(export.half(variant), guard_words(variant["guard"])) for variant in found]
-        rows.append((one, step_of(one.name), FAULT_TITLES[one.fault], halves))
+        rows.append((one, step_of(one.name), faults[one.fault], halves))
     return render(request, "learn/grid.html", {"rows": rows})

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.db import connections
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.scenarios.scenario import scenario
@@ -13,30 +12,14 @@ from loadtest.scenarios.testbed import DATABASE, Testbed
 from locking import policy
 
 FORCED = gettext_noop("redis to database + naive, by force")
-IMMUNE = _("None: the switch itself must be safe.")
 
 
 @scenario(
     name="forced-switch",
     fault="switch",
     row="F9",
-    title=_("The lock is switched by force"),
     broken=FORCED,
     repaired=gettext_noop("redis to database + conditional, by force"),
-    story=_(
-        "Buyer A held the lock in Redis when staff switched by force. The database granted its "
-        "lock to buyer B at once, and B bought the unit.\n"
-        "For %(b_overlap_seconds).1f s both thought they held the lock, and A's late write was "
-        "accepted: %(b_sold)d sold of %(b_stock)d.\n"
-        "With conditional writes, the row refused A's write, whose token was from before the "
-        "switch. A tried again under the new lock and was told “sold out”: %(r_sold)d sold of "
-        "%(r_stock)d."
-    ),
-    repair=_(
-        "The epoch in front of every token: conditional and fenced writes refuse a holder of an "
-        "earlier epoch."
-    ),
-    immune=IMMUNE,
 )
 def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Switch from redis to database while one buyer holds the lock and before another one buys."""
@@ -54,18 +37,8 @@ def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     name="switch-under-load",
     fault="switch",
     row="F9",
-    title=_("The lock is switched while a sale is open"),
     broken=FORCED,
     repaired=gettext_noop("redis to database + naive, drained"),
-    story=_(
-        "Staff switched by force while buyer A held the old lock, and B got the new one: "
-        "%(b_sold)d sold of %(b_stock)d.\n"
-        "Without force, the switch waited until A had written and released the old lock.\n"
-        "B then got the new one, read 0 and was told “sold out”: %(r_sold)d sold of %(r_stock)d, "
-        "even with naive writes."
-    ),
-    repair=_("A drain: a lock gets no new holder until its old holder has finished."),
-    immune=IMMUNE,
 )
 def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Switch as above, by force; then with a drain."""

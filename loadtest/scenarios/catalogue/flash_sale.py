@@ -3,7 +3,6 @@
 import time
 from functools import partial
 
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.recipes.flash_sale import PACE, POPPED, RESERVED
@@ -23,18 +22,8 @@ direct, queued = FlashSale, partial(FlashSale, fulfilment="queued")
     name="unit-lost-to-a-check",
     fault="refused",
     row="FS1",
-    title=_("A refused buyer keeps a unit"),
     broken=gettext_noop("DECR, then the check"),
     repaired=gettext_noop("shop, one script"),
-    story=_(
-        "Buyer A had one order and sent a second form: DECR took a unit, and the limit refused "
-        "the order.\n"
-        "Buyer B was told “sold out”: %(b_sold)d ordered of %(b_stock)d, %(b_lost)d lost.\n"
-        "The shop checks the limit and takes the unit in one script: %(r_sold)d ordered of "
-        "%(r_stock)d."
-    ),
-    repair=_("One script that checks everything before it takes a unit."),
-    immune=_("Direct sales: the transaction that refuses an order takes no unit."),
     requires_overlap=False,
 )
 def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -51,23 +40,8 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     name="crash-between-redis-and-queue",
     fault="message",
     row="FS2",
-    title=_("A crash between Redis and the queue"),
     broken=gettext_noop("DECR, then RPUSH; LPOP"),
     repaired=gettext_noop("shop, stream with acknowledgement"),
-    story=_(
-        "Buyer A's process was killed after DECR and before RPUSH; a consumer was killed after it "
-        "took buyer B's message.\n"
-        "Redis has %(b_left)d units left and the database %(b_sold)d orders: %(b_lost)d of "
-        "%(b_stock)d units are lost.\n"
-        "In the shop, the same two crashes lost %(r_lost)d units: A's entry was already in the "
-        "stream, and the second consumer read both entries again: %(r_sold)d orders for "
-        "%(r_stock)d units."
-    ),
-    repair=_(
-        "One script takes the unit and adds the entry. The entry stays in the stream until its "
-        "order is committed. It carries the order's number, so a second reading is harmless."
-    ),
-    immune=_("Direct sales: unit and order are written in one transaction."),
     requires_overlap=False,
 )
 def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -84,18 +58,8 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
     name="sold-out-for-ever",
     fault="returned",
     row="FS3",
-    title=_("Sold out for ever"),
     broken=gettext_noop("DECR and a sold-out flag"),
     repaired=gettext_noop("shop, sold out is computed"),
-    story=_(
-        "Buyer A held the last unit and did not pay; buyer B found none, and the flag was set.\n"
-        "A's order expired and Redis had %(b_left)d unit again, but B was still told “sold out”: "
-        "%(b_sold)d ordered of %(b_stock)d.\n"
-        "The shop has no flag: after A's order expired, B got the unit: %(r_sold)d ordered of "
-        "%(r_stock)d."
-    ),
-    repair=_("“Sold out” is computed from the units left, read at most a tenth of a second ago."),
-    immune=_("Sales that store no flag, only the number of units."),
     requires_overlap=False,
 )
 def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -116,17 +80,8 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
     name="payment-after-expiry",
     fault="payment",
     row="FS4",
-    title=_("The payment arrives too late"),
     broken=gettext_noop("payments are booked blindly"),
     repaired=gettext_noop("shop, late payments are refunded"),
-    story=_(
-        "Buyer A's order expired, and its unit went to buyer B, who paid. Then A's payment "
-        "arrived.\n"
-        "The recipe booked it: %(b_paid)d paid orders for %(b_stock)d unit.\n"
-        "The shop refunded %(r_refunded)d payment: %(r_paid)d paid order for %(r_stock)d unit."
-    ),
-    repair=_("One UPDATE pays the order only if it is pending and in time. Otherwise: a refund."),
-    immune=_("None: every payment provider sometimes reports late."),
     requires_overlap=False,
 )
 def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
@@ -143,21 +98,8 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
     name="lock-while-paying",
     fault="late",
     row="FS5",
-    title=_("A lock while the customer pays"),
     broken="SET NX PX",
     repaired=gettext_noop("shop, the order holds the unit"),
-    story=_(
-        "Buyer A locked the unit for %(b_hold).0f s (shortened from five minutes), but the payment "
-        "took %(b_payment).1f s. The key expired, and buyer B locked the same unit.\n"
-        "Both payments succeeded: %(b_sold)d sold of %(b_stock)d.\n"
-        "In the shop the order holds the unit. A's payment was ended at the provider before the "
-        "order expired, and only B paid: %(r_paid)d paid order for %(r_stock)d unit."
-    ),
-    repair=_(
-        "The order holds the unit without a lock, until a deadline in its row. The shop ends the "
-        "payment at the provider before that deadline."
-    ),
-    immune=_("None: no lease can know how long a payment takes."),
 )
 def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
@@ -192,17 +134,8 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     name="restock-overwrites-sales",
     fault="restock",
     row="FS6",
-    title=_("Staff add stock in mid-sale"),
     broken=gettext_noop("the form saves a number"),
     repaired=gettext_noop("shop, the form adds a number"),
-    story=_(
-        "The form of staff showed 2 units; buyer A bought one of them. Staff added the unit that "
-        "had arrived and saved 3.\n"
-        "A's unit was in stock again: %(b_sold)d ordered of %(b_stock)d.\n"
-        "The shop added 1 to what was left: %(r_sold)d ordered of %(r_stock)d."
-    ),
-    repair=_("The form asks how many units have arrived, and one UPDATE adds them."),
-    immune=_("None: a form that saves a number overwrites every sale since it was opened."),
     requires_overlap=False,
 )
 def _restock(testbed: Testbed, is_repaired: bool) -> Facts:

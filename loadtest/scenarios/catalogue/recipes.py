@@ -4,11 +4,10 @@ import time
 from functools import partial
 
 import redis
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from loadtest.recipes.redis_textbook import SetnxBackend, SetnxExpireBackend
-from loadtest.scenarios.scenario import IMMUNE_TO_RECIPE, Facts, scenario
+from loadtest.scenarios.scenario import Facts, scenario
 from loadtest.scenarios.steps import LOCK, crash_and_wait
 from loadtest.scenarios.testbed import BACKENDS, REDIS, TTL, Testbed
 from locking.handler import create
@@ -37,18 +36,8 @@ scenario(
     name="setnx-without-expiry",
     fault="killed",
     row="L5",
-    title=_("SETNX without an expiry"),
     broken="SETNX, DEL",
     repaired="SET NX PX",
-    story=_(
-        "Buyer A took the key with SETNX and was killed; the server reports that the key never "
-        "expires (PTTL %(b_pttl)d).\n"
-        "Buyer B gave up after %(b_waited)s, twice the usual lease.\n"
-        "With SET NX PX, one command with a lease of %(r_ttl).0f s, B got the lock after "
-        "%(r_waited)s."
-    ),
-    repair=_("An expiry, set by the command that sets the key."),
-    immune=IMMUNE_TO_RECIPE,
     requires_overlap=False,
 )(partial(_crash, SetnxBackend, "setnx", ""))
 
@@ -57,18 +46,8 @@ scenario(
     name="crash-between-setnx-and-expire",
     fault="killed",
     row="L6",
-    title=_("A crash between SETNX and EXPIRE"),
     broken="SETNX, EXPIRE, DEL",
     repaired="SET NX PX",
-    story=_(
-        "Buyer A was killed after SETNX and before EXPIRE: the key exists and never expires "
-        "(PTTL %(b_pttl)d).\n"
-        "Buyer B gave up after %(b_waited)s, although the lease should have lasted "
-        "%(b_ttl).0f s.\n"
-        "With both steps in one command, B got the lock %(r_waited)s after the crash."
-    ),
-    repair=_("One command that sets key and expiry: SET NX PX, or a script."),
-    immune=IMMUNE_TO_RECIPE,
     requires_overlap=False,
 )(partial(_crash, SetnxExpireBackend, "setnx_expire", "redis_setnx_expire.between"))
 
@@ -77,17 +56,8 @@ scenario(
     name="delete-successors-lock",
     fault="late",
     row="L7",
-    title=_("A late holder deletes its successor's lock"),
     broken="SET NX PX, DEL",
     repaired="redis",
-    story=_(
-        "Buyer A worked past its lease of %(b_ttl).1f s, buyer B got the lock, and A's DEL "
-        "removed B's key.\n"
-        "Buyer C got the lock at once, and both B and C thought they held it.\n"
-        "With an owner check, A's release was refused, and C gave up after %(r_third_waited)s."
-    ),
-    repair=_("One script that compares the owner and only then deletes the key."),
-    immune=IMMUNE_TO_RECIPE,
 )
 def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let A exceed its lease, B get the lock, A release it, and C ask for it."""
@@ -119,19 +89,8 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
     name="mysql-row-left-by-crash",
     fault="killed",
     row="L3",
-    title=_("A row that a crash leaves behind"),
     broken=gettext_noop("INSERT, DELETE in MySQL"),
     repaired="mysql_session",
-    story=_(
-        "Buyer A inserted the row and was killed: %(b_rows)d row without an expiry stayed in the "
-        "table.\n"
-        "Buyer B was refused after %(b_waited)s: the recipe cannot wait, and the row stays "
-        "until an operator deletes it.\n"
-        "With GET_LOCK, the server freed the lock when the connection of the dead holder ended: B "
-        "got it after %(r_waited)s."
-    ),
-    repair=_("GET_LOCK, which ends with its connection; or a row that has an expiry."),
-    immune=IMMUNE_TO_RECIPE,
     needs="MariaDB",
     requires_overlap=False,
 )

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from devservers import Redis
@@ -26,23 +25,8 @@ JUMP_SECONDS = 31.0
     name="failover-before-replication",
     fault="failover",
     row="F3",
-    title=_("The master dies before its replica has the lock"),
     broken=gettext_noop("redis + naive, one replica"),
     repaired=gettext_noop("redlock + naive, five masters"),
-    story=_(
-        "The master was killed before it had replicated buyer A's lock; the promoted replica "
-        "granted the lock to buyer B within %(b_second_waited)s.\n"
-        "For %(b_overlap_seconds).2f s both thought they held the lock, and both leases were "
-        "still valid: %(b_sold)d sold of %(b_stock)d.\n"
-        "With five masters, the loss of one changed nothing: buyer B waited "
-        "%(r_second_waited)s, until A had written, and was told “sold out”: %(r_sold)d sold of "
-        "%(r_stock)d."
-    ),
-    repair=_(
-        "RedLock, which asks a majority of independent masters. With one master, the fence: tokens "
-        "keep growing through a failover, so the stock row refuses the old holder's write."
-    ),
-    immune=_("RedLock, ZooKeeper, and the database lock if the database replicates synchronously."),
 )
 def _failover(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Kill the master of a held lock: the only one, whose replica takes over; then one of five."""
@@ -79,22 +63,8 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
     name="redlock-amnesia",
     fault="failover",
     row="F4",
-    title=_("A RedLock master restarts and forgets its vote"),
     broken="redlock + naive",
     repaired=gettext_noop("redlock + naive, delayed restart"),
-    story=_(
-        "Three of five masters had voted for buyer A. One lost its data in a restart and voted "
-        "again; with two more, buyer B had a majority after %(b_second_waited)s.\n"
-        "For %(b_overlap_seconds).2f s both thought that a majority had granted them the lock: "
-        "%(b_sold)d sold of %(b_stock)d.\n"
-        "With RESTART_DELAY set to the lease of %(r_ttl).0f s, the restarted masters did not "
-        "vote: buyer B was refused after %(r_second_waited)s, and %(r_sold)d was sold of "
-        "%(r_stock)d."
-    ),
-    repair=_("RESTART_DELAY: a master votes again when all leases it may have forgotten are over."),
-    immune=_(
-        "RedLock, if its masters write every command to disk; ZooKeeper and the database lock."
-    ),
 )
 def _amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let three of five masters grant, restart one of them empty, and start the other two."""
@@ -130,25 +100,8 @@ def _has_majority() -> bool:
     name="redlock-clock-jump",
     fault="clock",
     row="F5",
-    title=_("The clocks of three RedLock masters jump"),
     broken="redlock + naive",
     repaired="redlock + fenced",
-    story=_(
-        "Three of five clocks jumped %(b_jump).0f s ahead, past buyer A's lease of %(b_ttl).0f "
-        "s, and buyer B had a majority after %(b_second_waited)s.\n"
-        "For %(b_overlap_seconds).2f s both leases were valid by the clocks of their holders: "
-        "%(b_sold)d sold of %(b_stock)d.\n"
-        "With the fence, whose token the stock row issues itself, A's write was refused: "
-        "%(r_sold)d sold of %(r_stock)d."
-    ),
-    repair=_(
-        "Nothing in Redis: a lease is only as good as the clock that measures it. The stock row "
-        "itself has to refuse late writes."
-    ),
-    immune=_(
-        "ZooKeeper, whose sessions run on monotonic clocks; MySQL session and PostgreSQL session, "
-        "which have no lease."
-    ),
 )
 def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Shift three of five clocks with a preloaded library; the machine's clock stays as it is."""

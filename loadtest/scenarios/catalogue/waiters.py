@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import redis
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from devservers.faults.waiting import until
@@ -102,21 +101,8 @@ def _serve_all(
     name="herd-against-queue",
     fault="waiters",
     row="L11",
-    title=_("A herd of waiters, or a queue"),
     broken=gettext_noop("ZooKeeper, all watch the holder"),
     repaired="zookeeper",
-    story=_(
-        "All %(b_waiters)d waiters watched the holder's node: the releases woke them %(b_wakes)d "
-        "times in all, and the server got %(b_requests)d requests.\n"
-        "In a queue, each of the %(r_waiters)d watched its predecessor: %(r_wakes)d wake-ups and "
-        "%(r_requests)d requests.\n"
-        "That is %(b_each).1f wake-ups per waiter in the herd and %(r_each).1f in the queue."
-    ),
-    repair=_("Sequential nodes: each waiter watches the node before its own; a release wakes one."),
-    immune=_(
-        "ZooKeeper, Redis, and the database lock except on SQLite: waiters queue, and each release "
-        "wakes one."
-    ),
     needs="ZooKeeper",
     requires_overlap=False,
 )
@@ -143,19 +129,8 @@ def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
     name="polling-against-push",
     fault="waiters",
     row="F7",
-    title=_("Polling, or waiting to be woken"),
     broken=gettext_noop("SET NX PX, polled"),
     repaired="redis",
-    story=_(
-        "A holder kept the lock while %(b_waiters)d waiters came and polled; each then "
-        "had it once. Together they sent %(b_commands)d commands.\n"
-        "Waiters that were woken on release sent %(r_commands)d, together with the holder.\n"
-        "That is %(b_each).1f commands per waiter with polling and %(r_each).1f without."
-    ),
-    repair=_("The holder's release wakes the next waiter in the queue; no waiter polls."),
-    immune=_(
-        "Every lock that wakes its waiters: all but RedLock and, on SQLite, the database lock."
-    ),
     requires_overlap=False,
 )
 def _polling(testbed: Testbed, is_repaired: bool) -> Facts:

@@ -1,9 +1,11 @@
 """The course and its grid: public pages, in the order of the scenarios, with code of the source."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from django.template.loader import render_to_string
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
@@ -11,7 +13,8 @@ from django.utils import translation
 from loadtest.charts.source import Excerpt, diff
 from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, PARTS, Step
-from loadtest.scenarios.scenario import FAULT_TITLES, REGISTERED
+from loadtest.scenarios.scenario import REGISTERED
+from loadtest.scenarios.texts import texts
 
 MOST_WORDS = 90
 
@@ -21,11 +24,30 @@ def test_course_shows_every_scenario_once_in_the_order_of_the_list() -> None:
     assert SCENARIOS.keys() == REGISTERED.keys()
 
 
+def facts_of(found: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The path of each text, and the facts that it names."""
+    for name, one in found.items():
+        if isinstance(one, str):
+            yield f"{path}/{name}", sorted(re.findall(r"%\(\w+\)[.\d]*[dfs]", one))
+        else:
+            yield from facts_of(one, f"{path}/{name}")
+
+
+def test_texts_are_the_same_in_each_language() -> None:
+    found = []
+    for language, _name in settings.LANGUAGES:
+        with translation.override(language):
+            found.append(dict(facts_of(texts())))
+            assert texts()["scenarios"].keys() == SCENARIOS.keys()
+            assert all(one.texts["story"].count("\n") == 2 for one in SCENARIOS.values())
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("step", COURSE, ids=lambda step: step.name)
 def test_step_is_short_and_its_code_is_that_of_the_source(step: Step) -> None:
     with translation.override("en"):
-        text = render_to_string("learn/_text.html", {"step": step})
-        assert 20 < len(f"{text} {step.notice}".split()) <= MOST_WORDS
+        text = f"{step.texts['text']} {step.texts['notice']}"
+    assert 20 < len(text.split()) <= MOST_WORDS
     lines = list(diff(step.broken, step.repaired))
     assert [line.sign for line in lines].count("!") == 1
     assert "+" in {line.sign for line in lines}
@@ -36,10 +58,10 @@ def test_step_is_short_and_its_code_is_that_of_the_source(step: Step) -> None:
 def test_immune_locks_have_the_names_of_other_pages(language: str) -> None:
     """Not their aliases in the settings."""
     with translation.override(language):
-        texts = [str(one.immune) for one in SCENARIOS.values()]
-    assert "ZooKeeper" in " ".join(texts)
+        immune = [one.texts["immune"] for one in SCENARIOS.values()]
+    assert "ZooKeeper" in " ".join(immune)
     alias = re.compile(r"\b(?:redis|redlock|zookeeper|none)\b|_", re.ASCII)
-    assert [text for text in texts if alias.search(text)] == []
+    assert [text for text in immune if alias.search(text)] == []
 
 
 def test_code_that_is_no_longer_in_the_source_is_an_error() -> None:
@@ -64,7 +86,7 @@ def test_grid_shows_each_variant_once_and_opens_its_timeline(client: Client, db:
     links = re.findall(r'<a href="(/learn/[\w-]+/)#([\w-]+)" class="(?:broken|repaired)"', page)
     expected = [f"{name}-{half}" for name in SCENARIOS for half in ("broken", "repaired")]
     assert sorted(anchor for _path, anchor in links) == sorted(expected)
-    assert {scenario.fault for scenario in SCENARIOS.values()} == set(FAULT_TITLES)
+    assert {scenario.fault for scenario in SCENARIOS.values()} == texts()["faults"].keys()
     for step in COURSE:
         address = reverse("learn-step", args=[step.name])
         lesson = client.get(address).text
