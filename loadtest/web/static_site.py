@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.contrib.staticfiles import finders
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.test import RequestFactory
 from django.test.utils import override_settings
@@ -22,7 +21,7 @@ from django.urls import get_script_prefix, path, resolve, reverse, set_script_pr
 from django.utils import translation
 
 from loadtest.game.levels import LEVELS
-from loadtest.game.record import recorded, sentences
+from loadtest.game.recording import recorded, sentences
 from loadtest.scenarios.course import COURSE
 from loadtest.web import game, learn, questions
 from shop.platform.staticfiles import Storage
@@ -41,18 +40,6 @@ class UsedFiles(Storage):
         found = str(super().url(name, force)).removeprefix(self.base_url)
         self.used.add(found)
         return f"../static/{found}"
-
-
-def level(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a level in its first state; `recording` has the others."""
-    halves = recorded(name)
-    context = {
-        **game.page_context(halves[0]["states"][0]),
-        "moves": sum(len(moves) for half in halves for moves in half["moves"]),
-        "states": sum(len(half["states"]) for half in halves),
-        "is_complete": all(half["is_complete"] for half in halves),
-    }
-    return render(request, "learn/game.html", context)
 
 
 def recording(request: HttpRequest, name: str) -> HttpResponse:
@@ -80,7 +67,7 @@ urlpatterns = [
     path("index.html", learn.course, name="learn"),
     path("grid.html", learn.grid, name="learn-grid"),
     path("questions.html", questions.questions, name="learn-questions"),
-    path("play-<slug:name>.html", level, name="game-start"),
+    path("play-<slug:name>.html", game.play, name="game"),
     path("play-<slug:name>.js", recording, name="game-recording"),
     path("<slug:name>.html", learn.lesson, name="learn-step"),
 ]
@@ -127,7 +114,7 @@ def _relative_addresses() -> Iterator[None]:
 def _names() -> list[str]:
     """Return the name of each file in the folder of a language."""
     steps = [("learn-step", [step.name]) for step in COURSE]
-    levels = [(page, [name]) for page in ("game-start", "game-recording") for name in LEVELS]
+    levels = [(page, [name]) for page in ("game", "game-recording") for name in LEVELS]
     pages = [*((page, []) for page in ("learn", "learn-grid", "learn-questions")), *steps, *levels]
     return [reverse(page, args=args).removeprefix("./") for page, args in pages]
 

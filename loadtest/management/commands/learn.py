@@ -1,4 +1,4 @@
-"""`manage.py learn export DIR | record`: the course as files, and what its game replays."""
+"""`manage.py learn export DIR | record`: the course as files, and the recording of its game."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -24,7 +24,7 @@ class Command(HelpfulCommand):
         text = "write the course, its recordings and its game as a static site"
         exported = actions.add_parser("export", help=text, description=text)
         exported.add_argument("folder", type=Path, metavar="DIR", help="new, empty or an export")
-        text = "play all moves of the game on real servers, for the export; takes 15 minutes"
+        text = "play all moves of the game on real servers, for its page; takes 15 minutes"
         actions.add_parser("record", help=text, description=text)
 
     def handle(self, *, action: str, folder: Path = Path(), **_: object) -> None:

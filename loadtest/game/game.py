@@ -1,24 +1,13 @@
-"""The host process of a game: its stores, its buyers, and the requests of the pages.
+"""A level of the game on real servers: its sale, its lock and its buyers."""
 
-A request is one JSON line, {"do": "state"} or "end", or {"do": "begin", "level", "guarded"}, or
-{"do": "act", "buyer", "verb", "turn"}, or {"do": "undo", "turn"}. The reply is the state, or {} if
-the action is not possible.
-"""
-
-import json
-import socket
 import time
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.db import connections
 
-from devservers.faults.waiting import FaultFailed, until
-from devservers.faults.worker import emit
+from devservers.faults.waiting import until
 from inventory.models import Stock
 from loadtest.game.buyers import Buyer
 from loadtest.game.levels import LEVELS, STOPS
@@ -30,20 +19,19 @@ from locking.claims import Held
 from shop.administration.audit import audit_sale
 
 TTL = 1.5
-"""Seconds of a lease: as long as a visitor waits for the end of a paused holder's lease."""
+"""Seconds of a lease."""
 SETTLE_SECONDS = 2.0
-"""Longest time for which a step waits until every buyer has stopped or waits for the lock."""
+"""Longest time for which a move waits until every buyer has stopped or waits for the lock."""
 START_SECONDS, TICK = 20.0, 0.02
 
 
 class Game:
-    """A level, its sale and its buyers."""
+    """A level, its sale and its buyers, from `begin` on."""
 
-    def __init__(self, stores: Stores, level: str) -> None:
+    def __init__(self, stores: Stores) -> None:
         self.stores = stores
         self.buyers: list[Buyer] = []
         self.testbed = Testbed(stores)
-        self.begin(level, guarded=False)
 
     def close(self) -> None:
         """Kill the buyers, and remove what the level has recorded."""
@@ -57,8 +45,7 @@ class Game:
         self.stores.redis.send(b"FLUSHALL\r\n")
         self.name, self.level, self.is_guarded = level, LEVELS[level], guarded
         variant = self.level.variant(guarded)
-        self.turn, self.won, self.alias = 0, False, variant.alias
-        self.moves: list[tuple[str, str]] = []
+        self.won, self.alias = False, variant.alias
         self.testbed = testbed = Testbed(self.stores)
         testbed.use(variant.strategy, variant.alias, variant.backend, TTL=TTL)
         self.sale = testbed.open_sale(self.level.stock)
@@ -91,13 +78,11 @@ class Game:
             found["pause"] = goes_on and self.holder() is one
         return found
 
-    def act(self, buyer: str, verb: str, turn: int) -> bool:
+    def act(self, buyer: str, verb: str) -> bool:
         """Run one action; return False if it is not possible now."""
-        one = next((one for one in self.buyers if one.name == buyer), None)
-        if one is None or turn != self.turn or not self.verbs(one).get(verb):
+        one = next(one for one in self.buyers if one.name == buyer)
+        if not self.verbs(one)[verb]:
             return False
-        self.turn += 1
-        self.moves.append((buyer, verb))
         before, is_release, lane = self.holder(), one.at == "release", f"buyer {buyer}"
         note = self.testbed.note
         if one.status == "paused":
@@ -114,27 +99,6 @@ class Game:
         if verb == "kill" and self.has_won():
             note("kept", lane=lane)
         return True
-
-    def undo(self, turn: int) -> bool:
-        """Take the last action back: start again, and repeat all actions before it.
-
-        Return False if there is none. The turn still grows, so that a form that is sent twice takes
-        back one action.
-        """
-        if turn != self.turn or not self.moves:
-            return False
-        moves = self.moves[:-1]
-        self.begin(self.name, self.is_guarded)
-        with suppress(FaultFailed):  # then fewer actions are repeated
-            for move in moves:
-                until(partial(self._repeat, *move), "the repeated action", 2 * TTL)
-        self.turn = turn + 1
-        return True
-
-    def _repeat(self, buyer: str, verb: str) -> bool:
-        for one in self.buyers:
-            one.listen(0)  # a waiter may have been granted the lock of a dead holder
-        return self.act(buyer, verb, self.turn)
 
     def _settle(self) -> None:
         """Wait until each buyer has stopped, or waits for a lock that another one holds."""
@@ -174,11 +138,8 @@ class Game:
         return {
             "level": self.name,
             "guarded": self.is_guarded,
-            "turn": self.turn,
-            "can_undo": bool(self.moves),
             "won": self.won,
             "over": not statuses & {"runs", "stopped", "paused"},
-            "moves": bool(statuses & {"runs", "paused", "killed"}),
             "buyers": [
                 {"name": one.name, "status": one.status, "at": one.at, "verbs": self.verbs(one)}
                 for one in self.buyers
@@ -199,26 +160,3 @@ class Game:
             if "deadline" in event:
                 event["deadline"] = last[event["owner"]]
         return [event for event in events if event["do"] != "renew"]
-
-
-def serve(game: Game, address: Path, *, idle: float, life: float) -> None:
-    """Answer requests for `life` seconds, until one ends the game, or until it was `idle`."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(address))
-        listener.listen(16)
-        ends, idle_ends = time.monotonic() + life, time.monotonic() + idle
-        emit("ready")
-        while (left := min(ends, idle_ends) - time.monotonic()) > 0:
-            listener.settimeout(left)
-            with suppress(OSError, ValueError):  # a client that has gone
-                client, _address = listener.accept()
-                with client:
-                    client.settimeout(SETTLE_SECONDS)
-                    request = json.loads(client.makefile("rb").readline())
-                    if (do := request.pop("do")) != "state":
-                        idle_ends = time.monotonic() + idle
-                    if do == "begin":
-                        game.begin(**request)
-                    is_done = do not in ("act", "undo") or getattr(game, do)(**request)
-                    client.sendall(json.dumps(game.state() if is_done else {}).encode() + b"\n")
-                    ends = 0.0 if do == "end" else ends
