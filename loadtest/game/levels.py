@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.charts.source import Excerpt
-from loadtest.scenarios.course import COURSE, REDIS_RECIPES, STOCK
+from loadtest.charts.source import STOCK, TEXTBOOK, Excerpt
+from loadtest.scenarios.course import COURSE
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -38,7 +38,7 @@ def _redis(code: Excerpt | None = None, **options: Any) -> Variant:
 
 
 def _recipe(alias: str, name: str, code: Excerpt, **stops: str) -> Variant:
-    lines = {stop: Excerpt(REDIS_RECIPES, text) for stop, text in stops.items()}
+    lines = {stop: Excerpt(TEXTBOOK, text) for stop, text in stops.items()}
     return Variant(alias, f"loadtest.recipes.redis_textbook.{name}", code, stops=lines)
 
 

@@ -1,6 +1,6 @@
 """The classic failures of locks and flash sales, in the order of the course that explains them.
 
-A scenario can be run once a step of `course.py` names it.
+A scenario can be run once a step of `course.toml` names it.
 """
 
 from loadtest.scenarios.catalogue import (  # noqa: F401 - each registers its scenarios
