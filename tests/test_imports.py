@@ -56,7 +56,7 @@ LAYERS = {
     """,
     "loadtest": """
         kernel
-        recipes models
+        recipes models texts
         load
         charts
         bench

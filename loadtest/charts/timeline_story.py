@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
 
 from loadtest.charts.source import SourceLine, line_of
 from loadtest.charts.timeline_data import (
@@ -19,57 +18,9 @@ from loadtest.charts.timeline_data import (
 )
 from loadtest.charts.timeline_storage import stock_text
 from loadtest.kernel.history import SECOND, Event
+from loadtest.texts import texts
 
 BETWEEN_CHINESE = re.compile(r"(?<=[\u3400-\u9fff）]) (?=[\u3400-\u9fff])")
-
-UNAVAILABLE = gettext_noop("%(who)s cannot reach the store of the lock.")
-WORDS = {
-    ("acquire", "invoke"): gettext_noop("%(who)s asks for the lock."),
-    ("acquire", "fail"): gettext_noop("%(who)s gives up waiting for the lock."),
-    ("acquire", "unknown"): UNAVAILABLE,
-    ("renew", "ok"): gettext_noop("%(who)s extends the lease."),
-    ("release", "invoke"): gettext_noop("%(who)s releases the lock."),
-    ("release", "fail"): gettext_noop("%(who)s learns from its release that it had lost the lock."),
-    ("release", "unknown"): UNAVAILABLE,
-    ("lost", ""): gettext_noop("%(who)s notices that the lock is lost."),
-    ("wake", ""): gettext_noop("%(who)s is woken."),
-    ("buy", "ok"): gettext_noop("%(who)s has an order."),
-    ("buy", "replayed"): gettext_noop(
-        "The shop finds the order of the first form and returns it to %(who)s."
-    ),
-    ("buy", "SoldOut"): gettext_noop("The shop tells %(who)s: sold out."),
-    ("buy", "Overloaded"): gettext_noop("The shop tells %(who)s to try again."),
-    ("buy", "ServiceUnavailable"): gettext_noop("The shop tells %(who)s to try again."),
-    ("gone", ""): gettext_noop("The store no longer has the key of %(who)s."),
-    ("gone", "session"): gettext_noop("The connection of %(who)s ends, and with it the lock."),
-    ("gone", "masters"): gettext_noop("Three of the five masters do not have the key of %(who)s."),
-    ("start", "paused"): gettext_noop("%(who)s is paused: all of its threads stop."),
-    ("end", "paused"): gettext_noop("%(who)s continues where it stopped."),
-    ("start", "GIL held"): gettext_noop(
-        "%(who)s calls C code that holds the GIL: its threads stop."
-    ),
-    ("end", "GIL held"): gettext_noop("The C code of %(who)s returns."),
-    ("start", "works"): gettext_noop("%(who)s works on its order."),
-    ("end", "works"): gettext_noop("%(who)s is done with its work."),
-    ("start", "pays"): gettext_noop("%(who)s pays."),
-    ("start", "killed"): gettext_noop("%(who)s is killed."),
-    ("end", "down"): gettext_noop("%(who)s: up again."),
-    ("start", "clock jumps"): gettext_noop("The clock jumps forward on %(who)s."),
-    ("start", "replication cut"): gettext_noop("The connection to the %(who)s is cut."),
-    ("mark", "force"): gettext_noop("Staff switch to another lock by force."),
-    ("mark", "drain"): gettext_noop(
-        "Staff switch to another lock; the switch waits for the holder."
-    ),
-    ("mark", "promoted"): gettext_noop("The %(who)s is promoted to master."),
-    ("count", ""): gettext_noop("Final count: %(sold)s sold of %(stock)s."),
-}
-"""By kind and type of an event, or for faults, marks and refusals by what happened."""
-UNLOCKED = {
-    ("acquire", "invoke"): gettext_noop("%(who)s goes on at once: there is no lock."),
-    ("acquire", "ok"): "",
-    ("release", "invoke"): gettext_noop("%(who)s has no lock to release."),
-}
-"""Instead of WORDS under the backend `none`."""
 
 
 class Sentence(NamedTuple):
@@ -117,13 +68,10 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
 
 def _of_leases(data: TimelineData, how: str) -> Iterator[Sentence]:
     """Yield what happens to keys in the stores without a request."""
-    text = {
-        "expired": _("The key of %(who)s expires."),
-        "stays": _("The key of %(who)s is still in the store, and it has no expiry."),
-    }[how]
     for lease in data.leases:
         if lease.how == how:
-            yield Sentence(lease.end - data.begin, "", text % {"who": lane_title(lease.holder)})
+            text = texts()["story"][how] % {"who": lane_title(lease.holder)}
+            yield Sentence(lease.end - data.begin, "", text)
 
 
 def _of_releases(data: TimelineData) -> Iterator[tuple[int, str]]:
@@ -144,89 +92,59 @@ def _words(
 ) -> str:
     """Return a sentence in which the fields of the event and `who` are to be filled in."""
     do, kind = event["do"], event.get("type", "")
-    if alias == "none" and (do, kind) in UNLOCKED:
-        text = UNLOCKED[do, kind]
-        return text and _(text)
+    words, key, more = texts()["story"], f"{do} {kind}".strip(), {}
+    if alias == "none" and key in texts()["unlocked"]:
+        return str(texts()["unlocked"][key])
     match do, kind:
         case "acquire", "ok":
             grant = event["t"], event["actor"]
             tokens = {data.token_of(one) for one in data.leases if (one.begin, one.holder) == grant}
-            token = next(filter(None, tokens), "")
-            return _granted(token, is_check=data.is_check(event))
+            more = {"token": (token := next(filter(None, tokens), ""))}
+            key = "granted token" if token else "granted"
+            key += " check" if data.is_check(event) else ""
         case "release", "invoke" if data.has_released(event):
-            return _("%(who)s releases the lock again, at the end of its purchase.")
+            key = "release again"
         case "release", "fail" if data.has_released(event):
-            return _("The store refuses the release: %(who)s no longer holds the lock.")
+            key = "release refused"
         case "read", "ok" if event["quantity"] is not None:
-            if (claim := data.claim_of(event)) and "fenced" in guard:
-                text = _("%(who)s claims the row with token {token} and reads %(quantity)s.")
-                return text.format(token=claim)
-            return _("%(who)s reads a stock of %(quantity)s.")
-        case "buy", "ok" if event.get("replayed"):
-            kind = "replayed"
+            more = {"token": (claim := data.claim_of(event))}
+            key = "read claim" if claim and "fenced" in guard else "read"
         case "step", _type:
             what = f"{event['what']}|{event.get('value', '')}".removesuffix("|")
-            text = _("%(who)s: %(what)s.") if "lane" in event else _("%(who)s %(what)s.")
-            return text.replace("%(what)s", translate(what))
+            text = words["step lane" if "lane" in event else "step"]
+            return str(text).replace("%(what)s", translate(what))
         case "write", _type:
             return _of_write(writes[event["t"]])
         case "deleted", _type:
-            text = _("This deletes the key of {holder}.")
-            return text.format(holder=lane_title(event["holder"]))
+            more = {"holder": lane_title(event["holder"])}
+        case "fault", "start" if f"start {event['what']}" not in words:
+            return str(words["start"]).replace("%(what)s", _(event["what"]))
         case "fault", _type:
-            do, kind = kind, event["what"]
-        case ("buy", ("fail" | "unknown")) | ("mark", _):
-            kind = event.get("error") or event["what"]
-    if text := WORDS.get((do, kind), ""):
-        return _(text)
-    if do == "start":
-        return _("%(who)s: %(what)s.").replace("%(what)s", _(kind))
-    is_refusal = do == "buy" and "error" in event
-    return _("The shop refuses %(who)s: %(error)s.") if is_refusal else ""
-
-
-def _granted(token: str, *, is_check: bool) -> str:
-    """Return the sentence of a grant, and what it is for if the shop only checks it."""
-    if token and is_check:
-        text = _(
-            "%(who)s is granted the lock, with token {token}, only to check that new tokens are "
-            "higher than that of the row."
-        )
-    elif token:
-        text = _("%(who)s is granted the lock, with token {token}.")
-    elif is_check:
-        text = _(
-            "%(who)s is granted the lock, only to check after the refused write that a new grant "
-            "is not stale."
-        )
-    else:
-        text = _("%(who)s is granted the lock.")
-    return text.format(token=token)
+            key = f"{kind} {event['what']}"
+        case "buy", "ok" if event.get("replayed"):
+            key = "buy replayed"
+        case "buy", ("fail" | "unknown"):
+            key = f"buy {event['error']}"
+            key = key if key in words else "buy refused"
+        case "mark", _type:
+            key = f"mark {event['what']}"
+    return str(words.get(key, "")).format(**more)
 
 
 def _of_write(write: StockWrite) -> str:
+    words, told = texts()["story"], ["write"]
+    newer = older = ""
     if write.refused == NONE_LEFT:
-        return _("%(who)s writes. No unit is left, and the row refuses it.")
-    if write.refused:
+        told = ["write none left"]
+    elif write.refused:
         newer, older = write.refused.split(" > ")
-        text = _("%(who)s writes with token {older}. The row carries {newer} and refuses it.")
-        if newer.isdigit():
-            text = _(
-                "%(who)s writes with a token of epoch {older}. The row carries one of epoch "
-                "{newer} and refuses it."
-            )
-        return text.format(older=older, newer=newer)
-    if write.refused is not None:
-        return _("%(who)s writes. The row has changed since the read and refuses it.")
-    if write.after is None:
-        return _("%(who)s writes, and the row accepts it.")
-    texts = [_("%(who)s writes a stock of %(quantity)s.")]
-    if write.uncounted:
-        text = _("The row already said {before}: one sale is not counted.")
-        if write.uncounted > 1:
-            text = _("The row already said {before}: {uncounted} sales are not counted.")
-        texts.append(text.format(before=write.before, uncounted=write.uncounted))
-    if write.sold > write.initial:
-        text = _("That makes {sold} sold of {stock}.")
-        texts.append(text.format(sold=write.sold, stock=write.initial))
-    return " ".join(texts).replace("。 ", "。")
+        told = ["write older epoch" if newer.isdigit() else "write older token"]
+    elif write.refused is not None:
+        told = ["write changed"]
+    elif write.after is None:
+        told = ["write accepted"]
+    else:
+        told += ["uncounted sales" if write.uncounted > 1 else "uncounted"] * bool(write.uncounted)
+        told += ["oversold"] * (write.sold > write.initial)
+    known = {**write._asdict(), "stock": write.initial, "newer": newer, "older": older}
+    return " ".join(words[one].format(**known) for one in told).replace("。 ", "。")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from loadtest.charts.source import Excerpt
-from loadtest.scenarios.texts import Told
+from loadtest.texts import Told
 
 
 @dataclass(frozen=True, kw_only=True)

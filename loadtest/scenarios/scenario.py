@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from loadtest.kernel.report import duration
 from loadtest.scenarios.testbed import Testbed
-from loadtest.scenarios.texts import Told
+from loadtest.texts import Told
 
 Facts = dict[str, Any]
 Result = dict[str, Any]

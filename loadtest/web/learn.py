@@ -4,6 +4,7 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.safestring import SafeString
 
 from devservers.programs import installed
 from loadtest.charts import timeline
@@ -12,7 +13,7 @@ from loadtest.game.levels import LEVELS
 from loadtest.models import LabRun
 from loadtest.scenarios import SCENARIOS, export
 from loadtest.scenarios.course import COURSE, PARTS, step_of
-from loadtest.scenarios.texts import texts
+from loadtest.texts import texts
 from loadtest.web import runs
 from shop.sales.guards import guard_words
 from shop.web.decorators import live_page
@@ -23,16 +24,16 @@ PROGRAMS = {"MariaDB": "mariadbd", "ZooKeeper": "java"}
 @live_page
 def course(request: HttpRequest) -> HttpResponse:
     """Show all steps, each with its picture."""
-    pictures = {
-        step: timeline.draw(recording(step.scenarios[0])["halves"][0], is_brief=True)
-        for step in COURSE
-    }
     parts = [
-        (part, [{"step": step, "chart": pictures[step]} for step in part.steps]) for part in PARTS
+        (part, [{"step": step, "chart": _picture(step.scenarios[0])} for step in part.steps])
+        for part in PARTS
     ]
-    variant, title = recording("holder-paused")["halves"][0], SCENARIOS["holder-paused"].title
-    picture = timeline.draw(variant, title=title, is_brief=True)
+    picture = _picture("holder-paused", SCENARIOS["holder-paused"].title)
     return render(request, "learn/course.html", {"parts": parts, "picture": picture})
+
+
+def _picture(scenario: str, title: str = "") -> SafeString:
+    return timeline.draw(recording(scenario)["halves"][0], title=title, is_brief=True)
 
 
 @live_page

@@ -14,7 +14,7 @@ from loadtest.charts.source import Excerpt, diff
 from loadtest.scenarios import SCENARIOS
 from loadtest.scenarios.course import COURSE, PARTS, Step
 from loadtest.scenarios.scenario import REGISTERED
-from loadtest.scenarios.texts import texts
+from loadtest.texts import texts
 
 MOST_WORDS = 90
 
