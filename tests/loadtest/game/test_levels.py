@@ -15,7 +15,7 @@ ORDERS: dict[str, str | None] = {
     "expire": "A-step A-kill",
     "owner": "A-step A-step A-step A-pause B-step B-step A-step C-step C-step B-step C-step",
     "fence": "A-step A-step A-pause B-step B-step B-step A-step",
-    "commit": "A-step A-step A-step B-step B-step B-step B-step A-step",
+    "commit": "A-step A-step A-step B-step B-step B-step A-step A-step B-step",
 }
 """An order of moves that wins each level without its guard."""
 RECORDING = json.loads(RECORDED.read_text("utf-8"))
