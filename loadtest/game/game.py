@@ -43,7 +43,7 @@ class Game:
         """Start a level from its beginning: a new sale, and every buyer before its first stop."""
         self.close()
         self.stores.redis.send(b"FLUSHALL\r\n")
-        self.name, self.level, self.is_guarded = level, LEVELS[level], guarded
+        self.level = LEVELS[level]
         variant = self.level.variant(guarded)
         self.won, self.alias = False, variant.alias
         self.testbed = testbed = Testbed(self.stores)
@@ -136,8 +136,6 @@ class Game:
         held, holder = self.held(), self.holder()
         statuses = {one.status for one in self.buyers}
         return {
-            "level": self.name,
-            "guarded": self.is_guarded,
             "won": self.won,
             "over": not statuses & {"runs", "stopped", "paused"},
             "buyers": [

@@ -13,14 +13,17 @@ from django.utils import translation
 
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
-from loadtest.charts.timeline_data import TimelineData
+from loadtest.charts.timeline_data import TimelineData, short_tokens
+from loadtest.charts.timeline_story import story
 from loadtest.game.game import Game
 from loadtest.game.levels import LEVELS
 from loadtest.game.recording import RECORDED
-from loadtest.game.shown import View, shown
+from loadtest.kernel.actors import ExperimentFailed
+from loadtest.kernel.history import Event
 from loadtest.kernel.session import events
 from loadtest.kernel.topology import Stores, Topology
 
+View = dict[str, Any]
 TOPOLOGY = Topology(servers=("redis",), environ={"LOG_LEVEL": "ERROR"})
 QUIET_SECONDS, SETTLE_SECONDS = 0.15, 15.0
 ATTEMPTS = 8
@@ -41,8 +44,14 @@ def play(orders: dict[str, str | None]) -> Iterator[dict[str, Any]]:
     """Yield the events of a recording of levels; the last one has it as its "report".
 
     By level, `orders` has the moves to play, such as "A-step B-step", or None for all of them.
+    Raise ExperimentFailed.
     """
-    yield from events("loadtest.game.record", {"orders": orders}, TOPOLOGY, {}, lambda event: None)
+    report: dict[str, Any] = {"missing": {}}
+    asked = {"orders": orders}
+    for event in events("loadtest.game.record", asked, TOPOLOGY, report, lambda event: None):
+        if report["missing"]:
+            raise ExperimentFailed(report["missing"]["redis"])
+        yield event
 
 
 def main(asked: dict[str, Any], stores: Stores) -> dict[str, Any]:
@@ -70,6 +79,7 @@ class Recorder:
         self, game: Game, level: str, guarded: bool, texts: dict[Any, int], buyers: dict[str, int]
     ) -> None:
         self.game, self.level, self.guarded = game, level, guarded
+        self.variant = LEVELS[level].variant(guarded)
         self.texts, self.buyers = texts, buyers
         self.told: list[int] = []
         """The sentences since the beginning."""
@@ -157,19 +167,34 @@ class Recorder:
         return self.states.index(view)
 
     def plain(self, state: View) -> View:
-        """Return a state as it is recorded, without what differs in each run."""
-        view = shown(state)
-        for name in ("level", "guarded", "story"):
-            del view[name]
-        words = map(json.dumps, view["buyers"])
+        """Return a state as it is recorded, without what differs in each run.
+
+        Tokens are "#1", "#2" ..., or "" where there is none; a buyer is its number.
+        """
+        view = {name: value for name, value in state.items() if name not in ("events", "token")}
+        events, tokens = state["events"], short_tokens(state["events"])
+        view["row_token"] = tokens.get(state["token"], "")
+        if lock := view["lock"]:
+            ends, token = lock["expires_in"] and 0, tokens.get(lock["token"] or 0, "")
+            view["lock"] = {"name": "sale:1", "owner": lock["owner"], "ends": ends, "token": token}
+        asked = {e["actor"]: e["type"] for e in events if e["do"] == "acquire"}
+        in_order = [who[-1] for who, reply in asked.items() if reply == "invoke"]
+        waits = {"runs", "paused"}  # a killed buyer has asked, too
+        names = [b["name"] for b in state["buyers"] if b["status"] in waits and not b["at"]]
+        view["waiting"] = [name for name in in_order if name in names]
+        fences = tokens if self.variant.strategy == "fenced" else {}
+        known = (one | _known(f"buyer {one['name']}", events, fences) for one in state["buyers"])
+        words = map(json.dumps, known)
         return {**view, "buyers": [self.buyers.setdefault(one, len(self.buyers)) for one in words]}
 
     def tell(self, state: View) -> list[int]:
         """Return the numbers of the sentences so far."""
+        known = {"events": state["events"], "guard": self.variant.strategy}
+        known["has_fences"] = self.variant.alias == "redis"
         stories = []
         for language, _name in settings.LANGUAGES:
             with translation.override(language):
-                stories.append(shown(state)["story"])
+                stories.append([one.text for one in story(known)])
         return [self.texts.setdefault(one, len(self.texts)) for one in zip(*stories, strict=True)]
 
     def settled(self) -> View:
@@ -194,3 +219,13 @@ class Recorder:
             seen = now
             time.sleep(QUIET_SECONDS)
         raise FaultFailed(f"{self.level}: does not come to rest")
+
+
+def _known(actor: str, events: list[Event], tokens: dict[int, str]) -> View:
+    """Return what a buyer knows: its token, the stock as it read it, and whether it wrote."""
+    last = {e["do"]: e for e in events if e["actor"] == actor and e.get("type") == "ok"}
+    return {
+        "token": tokens.get(last.get("acquire", {}).get("token") or 0, ""),
+        "has_read": last.get("read", {}).get("quantity"),
+        "has_written": "write" in last,
+    }

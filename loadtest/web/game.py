@@ -5,9 +5,8 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from loadtest.game.levels import LEVELS, STEPS, orders_tried
+from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW, orders_tried
 from loadtest.game.recording import recorded, sentences
-from loadtest.game.shown import columns
 from shop.errors import BadInput
 from shop.web.decorators import live_page
 
@@ -51,5 +50,21 @@ def page_context(view: dict[str, Any]) -> dict[str, Any]:
         "next": STEPS[following] if following else None,
         "variant": LEVELS[level].variant(view["guarded"]),
         "orders_tried": orders_tried(level),
-        "columns": columns(view),
+        "columns": _columns(view),
     }
+
+
+def _columns(view: dict[str, Any]) -> list[tuple[Any, list[tuple[str, list[tuple[bool, str]]]]]]:
+    """Return each buyer with its code: files with their lines, and True for the next one to run."""
+    variant = LEVELS[view["level"]].variant(view["guarded"])
+    stops, found = STOPS | variant.stops, []
+    shown_code = [one for one in (LOCKED, variant.code, WITHDRAW) if one is not None]
+    excerpts = [(one.path, one.lines()) for one in shown_code]
+    for buyer in view["buyers"]:
+        stop = stops.get(buyer["at"] or ("acquire" if buyer["name"] in view["waiting"] else ""))
+        code = []
+        for path, lines in excerpts:
+            part = stop.first if stop is not None and stop.path == path else None
+            code.append((path, [(part is not None and part in line, line) for line in lines]))
+        found.append((buyer, code))
+    return found

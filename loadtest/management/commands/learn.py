@@ -5,9 +5,9 @@ from pathlib import Path
 
 from django.core.management.base import CommandError
 
-from devservers.faults.waiting import FaultFailed
 from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest.game.record import record
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.web.static_site import export
 
 
@@ -36,5 +36,5 @@ class Command(HelpfulCommand):
             else:
                 for line in record():
                     self.stdout.write(line)
-        except (OSError, FaultFailed) as error:
+        except (OSError, ExperimentFailed) as error:
             raise CommandError(str(error)) from error

@@ -1,21 +1,18 @@
 """Two reports side by side."""
 
-from dataclasses import asdict
 from typing import Any
 
 from loadtest.load.plan import Plan
 from loadtest.web import comparison
+from tests.loadtest.charts.test_export import load_test
 
 
 def report(*, stock: int, sold: int, wait: float, verdict: str = "ok", **plan: Any) -> Any:
-    run = {
-        **{"backend": "redis", "discipline": "naive", "repeat": 1, "expected": "ok", "why": ""},
-        **{"stock": stock, "sold": sold, "oversold": 0, "undersold": 0, "verdict": verdict},
-        **{"orders_per_second": sold / 2, "wait_ms": {"p50": 1.0, "p95": 2.0, "p99": wait}},
-        **{"sold_at": [[0.0, 0], [2.0, sold]], "marks": []},
-    }
-    settings = asdict(Plan(backends=("redis",), disciplines=("naive",), stock=stock, **plan))
-    return {"settings": settings, "versions": {}, "runs": [run]}
+    found = load_test(Plan(backends=("redis",), disciplines=("naive",), stock=stock, **plan))
+    (run,) = found["runs"]
+    run |= {"stock": stock, "sold": sold, "verdict": verdict, "orders_per_second": sold / 2}
+    run["wait_ms"]["p99"] = wait
+    return found
 
 
 A = report(stock=50, sold=50, wait=90.0)
