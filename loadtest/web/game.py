@@ -20,12 +20,12 @@ def play(request: HttpRequest, name: str) -> HttpResponse:
     done = [*form.get("done", "").split(), *form.getlist("action")]
     done = done[:-1] if "undo" in form else done
     half = halves[form.get("guarded") == "1"]
-    here, told = 0, list[str]()
+    here, told, texts = 0, list[str](), sentences()
     for move in done:
         if move not in half["moves"][here]:
             raise BadInput
         here, *more = half["moves"][here][move]
-        told += [sentences()[one] for one in more]
+        told += [texts[one] for one in more]
     is_part = request.headers.get("HX-Request")
     context = {
         **page_context({**half["states"][here], "story": told, "can_undo": bool(done)}),
