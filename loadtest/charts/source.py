@@ -39,18 +39,14 @@ RELEASE: dict[str, Place] = {
     "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('GET'", "'PEXPIRE'"),
     "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
     "mysql_session": (f"{BACKENDS}/mysql_session.py", "free = "),
-    "mysql_row": (f"{RECIPES}/mysql_row.py", "DELETE, name=name"),
-    **dict.fromkeys(("setnx", "setnx_expire", "set_px"), (TEXTBOOK, "client.delete(self.prefix")),
+    "set_px": (TEXTBOOK, "client.delete(self.prefix"),
     **dict.fromkeys(
         ("zookeeper", "herd"), (f"{BACKENDS}/zookeeper/backend.py", "delete_async(path)")
     ),
 }
-"""By alias, the line that releases it."""
-REFUSED: dict[str, Place] = {
-    **RELEASE,
-    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder"),
-}
-"""The line that finds another owner's lock instead."""
+"""By alias, the line that releases it; in the recordings, no other recipe's holder does."""
+REFUSED: Place = (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder")
+"""The line of Redis that finds another owner's lock instead."""
 SALES, STREAM = f"{RECIPES}/flash_sale.py", "shop, stream with acknowledgement"
 KILLED: dict[tuple[str, str], Place] = {
     ("DECR, then RPUSH; LPOP", "buyer A"): (SALES, "reach(RESERVED)"),
@@ -159,7 +155,8 @@ def line_of(
         case "release", "invoke" if released == "early":
             return _line("loadtest/load/shop_worker.py", "lease.backend.release(")
         case "release", "invoke" if store in RELEASE:
-            return _line(*(REFUSED if released == "refused" else RELEASE)[store])
+            is_refused = released == "refused" and store == "redis"
+            return _line(*(REFUSED if is_refused else RELEASE[store]))
         case "step", _any if event.get("code"):
             return _line(*event["code"])
         case "step", _any if "lane" not in event:
