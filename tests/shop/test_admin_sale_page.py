@@ -3,7 +3,6 @@
 import csv
 import re
 from datetime import timedelta
-from random import Random
 
 import pytest
 from django.db import connection
@@ -113,27 +112,6 @@ def test_curve_of_a_large_sale_has_long_steps(sold_out, monkeypatch) -> None:
     assert report.sold_out_after == exact.sold_out_after == 4.0
     assert len(report.points.split()) < len(exact.points.split())
     assert report.points.split()[-1] == exact.points.split()[-1] == "600,0.0"
-
-
-def test_sold_out_is_found_among_many_movements(monkeypatch) -> None:
-    monkeypatch.setattr(sale_report, "STEPS", 2)
-    random = Random(1)
-    for _ in range(10):
-        sale = a_sale(stock=5)
-        other = a_sale(stock=5)
-        expected, left = None, 5
-        for second in range(1, 41):
-            delta = random.choice([-1, -1, 1]) if left else 1
-            left += delta
-            if left == 0 and expected is None:
-                expected = float(second)
-            for one in (sale, other):
-                row = StockMovement.objects.create(
-                    stock_id=one.stock_id, delta=delta, reason="reserved", fence_token=0
-                )
-                at = sale.opens_at + timedelta(seconds=second)
-                StockMovement.objects.filter(pk=row.pk).update(created_at=at)
-        assert report_of(sale=sale).sold_out_after == expected
 
 
 def test_action_returns_to_the_page_of_the_sale(amy) -> None:
