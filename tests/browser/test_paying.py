@@ -1,15 +1,19 @@
-"""People pay, or do not, through the stand-in gateway; each way ends in one state."""
+"""People pay, or do not, at the stand-in gateway or by card; each way ends in one state."""
 
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 
+import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from shop.administration.audit import audit_all
 from shop.models import Order
 from shop.orders.service import expire_unpaid_orders
-from tests.browser.conftest import PHONE
+from shop.payments.service import refund_payments
+from tests.browser.conftest import PHONE, with_and_without_script
+from tests.shop.payments.stripe_server import DECLINED, GOOD, LocalStripe, in_use
 
 
 def order_of(page: Page, slug: str = "speaker") -> Order:
@@ -69,3 +73,70 @@ def test_open_page_shows_that_the_order_expires(people):
     expect(page.get_by_role("status")).to_contain_text("Expired")
     order.refresh_from_db()
     assert order.status == "expired"
+
+
+# --- by card, in the form of Stripe's script -----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalStripe]:
+    with LocalStripe() as server:
+        yield server
+
+
+@pytest.fixture
+def stripe(server: LocalStripe, people, live_server) -> Iterator[LocalStripe]:
+    server.send_webhooks_to(f"{live_server.url}/payments/webhook/")
+    with in_use(server):
+        yield server
+
+
+def fill_in(page: Page, card: str) -> None:
+    for name, value in {"number": card, "exp_month": "12", "exp_year": "40", "cvc": "123"}.items():
+        page.get_by_placeholder(name).fill(value)
+
+
+def test_declined_card_then_payment_then_refund_by_staff(people, stripe):
+    page = people("li", **PHONE)
+    order = order_of(page)
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    fill_in(page, DECLINED)
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    expect(page.get_by_role("alert")).to_have_text("Your card was declined.")
+    fill_in(page, GOOD)
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    expect(page).to_have_url(re.compile("/orders/"))
+    expect(page.get_by_role("status")).to_contain_text("Paid")
+    (payment,) = order.payments.all()
+    assert payment.status == "approved"
+    left = order.sale.left
+    staff = people("amy")
+    staff.goto(f"/admin/shop/order/?q={order.number}")
+    staff.get_by_role("checkbox", name="Select this object").check()
+    staff.get_by_role("combobox").first.select_option("refund")
+    staff.get_by_role("button", name="Go").click()
+    staff.locator("input[name=confirm]").fill(order.number)
+    staff.locator("main form [type=submit], #content form [type=submit]").last.click()
+    expect(staff.get_by_text("The payment provider returns the money")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("We are refunding ¥149")).to_be_visible()
+    assert refund_payments() == 1
+    page.reload()
+    expect(page.get_by_text("We refunded ¥149 at")).to_be_visible()
+    order = Order.objects.select_related("sale__stock").get(pk=order.pk)
+    assert (order.status, order.sale.left) == ("refunded", left + order.quantity)
+    assert stripe.refunds(payment) == [14900]
+    assert all(audit.ok for audit in audit_all())
+
+
+@with_and_without_script
+def test_page_without_the_form_says_what_is_needed(people, stripe, script):
+    """Without any script, or without the provider's; the order is kept."""
+    page = people("li", java_script_enabled=script)
+    page.route("**/js.stripe.com/**", lambda route: route.abort())
+    order = order_of(page)
+    page.get_by_role("button", name="Pay ¥149 now").click()
+    wanted = "could not be loaded" if script else "Paying needs JavaScript"
+    expect(page.get_by_text(re.compile(f"{wanted}.*your order is kept"))).to_be_visible()
+    order.refresh_from_db()
+    assert order.is_payable
