@@ -32,6 +32,7 @@ DEBIAN_PACKAGES = {
     "chromium": "chromium",
     "wrk": "wrk",
     "promtool": "prometheus",
+    "xgettext": "gettext",
 }
 # Debian keeps servers off the PATH of ordinary users.
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]
