@@ -1,19 +1,24 @@
 """Chinese pages show no English: every word in Latin letters is a name or an identifier."""
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from io import StringIO
 
 import pytest
+from django.contrib import admin
 from django.core.management import call_command
 from django.db.models import F
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from inventory.models import Stock, StockMovement
+from inventory.models import Product, Stock, StockMovement
 from loadtest.scenarios.course import COURSE
+from locking import locks
+from locking.models import HeldLock, IdempotencyKey, JobRun, LockPolicyChange
 from shop.administration.alerts import audit_stock
-from shop.models import Order, Sale, User
+from shop.models import Order, Payment, RejectedReservation, Sale, User
 from tests.shop.making import put_in_force, signed_in
 from tests.test_wording import banned_chinese
 
@@ -101,10 +106,16 @@ def wrong(client: Client, *paths: str) -> dict[str, set[str]]:
     return found
 
 
-def test_pages_are_chinese() -> None:
-    """Of visitors, a customer and staff."""
+@pytest.fixture
+def staff() -> Client:
+    """The browser of staff of the seeded shop."""
     put_in_force("redis")
     call_command("seed", stdout=StringIO())
+    return signed_in(User.objects.get(username="amy"))
+
+
+def test_pages_are_chinese(staff: Client) -> None:
+    """Of visitors, a customer and staff."""
     sales, order = list(Sale.objects.all()), Order.objects.all()[0]
     names = ("learn", "learn-grid", "learn-questions", "home", "products", "login", "sign-up")
     paths = [reverse("learn-step", args=[step.name]) for step in COURSE]
@@ -115,7 +126,6 @@ def test_pages_are_chinese() -> None:
     names = ("home", "orders", "profile", "password", "ops")  # the last one is 403
     paths = [reverse("order", args=[order.number]), order.sale.get_absolute_url(), room]
     assert wrong(signed_in(order.customer), *map(reverse, names), *paths) == {}
-    staff = signed_in(User.objects.get(username="amy"))
     names = ("ops", "lab", "lab-command", "admin:shop_sale_add")
     assert wrong(staff, *map(reverse, names)) == {}
     Sale.objects.filter(pk=order.sale_id).update(slug="7")  # a slug is no text
@@ -124,6 +134,46 @@ def test_pages_are_chinese() -> None:
     audit_stock()
     assert "≠" in staff.get("/", headers=CHINESE).text  # the banner of an inconsistent sale
     assert wrong(staff, "/", reverse("ops")) == {}
+
+
+OUR_APPS = {"inventory", "locking", "loadtest", "shop"}
+OF_DJANGO = re.compile("^(Search|True|False|Pk)$|[|] Can |按住 Control")
+"""Icons, permissions, a key and a hint of the admin."""
+
+
+def pages_of_the_admin() -> Iterator[str]:
+    """Of each of our models: its list, the form of a new row, and its first row."""
+    for model, of in admin.site._registry.items():
+        if model._meta.app_label in OUR_APPS:  # Django and django-celery-beat label the others
+            base = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+            yield reverse(f"{base}_changelist")
+            if type(of).has_add_permission is admin.ModelAdmin.has_add_permission:
+                yield reverse(f"{base}_add")
+            yield reverse(f"{base}_change", args=[model._default_manager.all()[0].pk])
+
+
+def test_pages_of_the_admin_are_chinese(staff: Client) -> None:
+    sale, now = Sale.objects.all()[0], timezone.now()
+    Product.objects.update(name="水壶")
+    Payment.objects.update(provider_id="7")
+    Sale.objects.update(slug=F("pk"))  # neither a slug nor a hash is text
+    User.objects.update(password="!")
+    RejectedReservation.objects.create(
+        number="7", sale=sale, reason=RejectedReservation.Reason.FAILED
+    )
+    LockPolicyChange.objects.create(epoch=2, from_backend="none", to_backend="redis")
+    JobRun.objects.create(digest="d", task="t", scheduled_for=now, lease_until=now, sent_at=now)
+    IdempotencyKey.objects.create(
+        digest="d", user="u", fingerprint="f", status=200, headers={}, body=b"", created_at=now
+    )
+    HeldLock.objects.create(pk="redis 报表:7", name="报表:7")  # the row stands for a held lock
+    found = {}
+    with locks["redis"].lock("报表:7"):
+        for path in pages_of_the_admin():
+            page = staff.get(path, follow=True, headers=CHINESE)
+            assert page.status_code == 200, path
+            found[path] = {text for text in english(page.text) if not OF_DJANGO.search(text)}
+    assert {path: texts for path, texts in found.items() if texts} == {}
 
 
 FOUND = {
