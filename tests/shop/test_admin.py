@@ -30,7 +30,7 @@ from shop.orders.service import cancel_order
 from shop.reservations import store
 from shop.sales.stock_lock import fence_of, lock_name
 from tests.shop.admin_pages import act, fields_of, messages, times
-from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force, signed_in, staff_with
 from tests.shop.purchases import buy
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, told
 
@@ -93,23 +93,6 @@ def test_ledger_stays_consistent_after_any_change(amy, sale):
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.initial, audit.held, audit.sold) == (True, 10, 2, 2)
     assert Order.objects.count() == 3
-
-
-def test_restock_without_a_reply_asks_to_check_the_stock(amy, sale):
-    """A page "Please try again" would lead staff to add the units twice."""
-    other = a_sale()
-    sent = {"action": "restock", "_selected_action": [sale.pk, other.pk], "units": 5}
-
-    def without_reply(*, sale: Sale, quantity: int) -> bool:
-        is_done = restock_sale(sale=sale, quantity=quantity)
-        if sale == other:
-            raise OutcomeUnknown
-        return is_done
-
-    with patch("shop.admin.sales.restock_sale", without_reply):
-        said = messages(amy.post("/admin/shop/sale/", sent))
-    assert f"{sale.slug}): stock added." in said
-    assert f"{other.slug}): a store did not reply. Check the result before you retry." in said
 
 
 @seen_by_threads
@@ -244,7 +227,7 @@ def test_reserved_units_are_not_removed():
 
 
 @seen_by_threads
-def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
+def test_restock_without_a_lock_grant_changes_nothing(sale, settings):
     settings.LOCK_TIMEOUT = 0.05
 
     def restock() -> None:
@@ -254,13 +237,31 @@ def test_restock_without_a_lock_grant_changes_nothing(amy, sale, settings):
     with locks["redis"].lock(lock_name(sale.pk)):
         in_thread(restock)
     assert StockMovement.objects.filter(reason="stocked").count() == 1
-    for error, advice in (
-        (Overloaded, "its lock or its row was not free in time. Nothing was changed; try again."),
-        (ServiceUnavailable, "a store did not reply. Check the result before you retry."),
-    ):
-        with patch("shop.admin.sales.restock_sale", side_effect=error):
-            shown = messages(act(amy, "restock", sale, units=5))
-        assert shown.endswith(f"Kettle ({sale.slug}): {advice}")
+
+
+BUSY = "its lock or its row was not free in time. Nothing was changed; try again."
+NO_REPLY = "a store did not reply. Check the result before you retry."
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [(Overloaded, BUSY), (ServiceUnavailable, NO_REPLY), (OutcomeUnknown, NO_REPLY)],
+)
+def test_restock_that_may_have_failed_asks_to_check_the_stock(amy, sale, error, advice):
+    """A page "Please try again" would lead staff to add the units twice."""
+    other = a_sale()
+    sent = {"action": "restock", "_selected_action": [sale.pk, other.pk], "units": 5}
+
+    def restock(*, sale: Sale, quantity: int) -> bool:
+        is_done = restock_sale(sale=sale, quantity=quantity)
+        if sale == other:
+            raise error
+        return is_done
+
+    with patch("shop.admin.sales.restock_sale", restock):
+        said = messages(amy.post("/admin/shop/sale/", sent))
+    assert f"{sale.slug}): stock added." in said
+    assert f"{other.slug}): {advice}" in said
 
 
 @pytest.fixture
@@ -271,7 +272,8 @@ def ben() -> User:
 
 
 def test_staff_with_view_permissions_change_nothing(ben, sale):
-    client = signed_in(ben)
+    """Staff without permissions see only the start page, and customers nothing."""
+    client, unknown, customer = signed_in(ben), staff_with(), signed_in()
     now = timezone.now()
     JobRun.objects.create(digest="d", task="t", scheduled_for=now, lease_until=now, sent_at=now)
     for model, of in admin.site._registry.items():
@@ -279,6 +281,11 @@ def test_staff_with_view_permissions_change_nothing(ben, sale):
             path = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
             assert client.get(f"{path}?q=x" if of.search_fields else path).status_code == 200, path
             assert client.get(f"{path}add/").status_code == 403, path
+            assert (unknown.get(path).status_code, customer.get(path).status_code) == (403, 302)
+    assert unknown.get("/admin/").status_code == 200
+    switch = {"backend": "none", "mode": "naive", "reason": "x", "step": "force", "confirm": "none"}
+    for one in (client, unknown):
+        assert one.post("/admin/locking/lockpolicy/1/change/", switch).status_code == 403
     before = (Sale.objects.values().get(), Stock.objects.values().get())
     for action in ACTIONS:
         act(client, action, sale, units=3, confirm=sale.slug)

@@ -188,6 +188,12 @@ def test_order_says_why_money_goes_back(shop, order, status):
     assert ("hx-get" in page) != (status == Order.Status.PAID)
 
 
+def test_order_numbers_are_random():
+    numbers = [Order().number for _ in range(50)]
+    assert all(re.fullmatch("[0-9A-F]{16}", number) for number in numbers)
+    assert len({number[:4] for number in numbers}) > 25
+
+
 # --- the header's badge -------------------------------------------------------------------------
 
 
