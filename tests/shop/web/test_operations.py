@@ -1,10 +1,10 @@
-"""The operations page: who may do what, and the switch of the lock."""
+"""The operations page: who may do what; the switch of the lock, there and in the admin."""
 
 import pytest
 from django.contrib.auth.models import Permission
 
 from devservers.faults.waiting import until
-from locking import policy
+from locking import locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
@@ -79,10 +79,14 @@ def test_permission_without_staff_status_is_403():
 # --- The switch ------------------------------------------------------------------------------
 
 
+POLICY = "/admin/locking/lockpolicy/1/change/"
+
+
 @seen_by_threads
 def test_switch_can_be_cancelled_once(amy, holder):
     holder("sale:1")
     amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
+    assert 'value="cancel"' in amy.get(POLICY).text
     assert amy.post("/ops/cancel/").status_code == 302
     page = amy.get("/ops/").text
     assert "Cancelled." in page
@@ -93,18 +97,43 @@ def test_switch_can_be_cancelled_once(amy, holder):
 
 
 @seen_by_threads
+def test_switch_is_cancelled_in_the_admin(amy, holder):
+    holder("sale:1")
+    assert 'value="cancel"' not in amy.get(POLICY).text
+    amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
+    form = {"backend": "none", "mode": "fenced", "reason": "x", "step": "drain"}
+    assert "in progress" in amy.post(POLICY, form, follow=True).text
+    for said in ("Cancelled.", "No switch is in progress."):
+        assert said in amy.post(POLICY, {**form, "step": "cancel"}, follow=True).text
+        assert LockPolicy.objects.get().state == LockPolicy.State.STEADY
+
+
+@seen_by_threads
 @pytest.mark.parametrize(("mode", "step"), [("conditional", "force"), ("naive", "drain")])
-def test_dangerous_switch_requires_the_typed_name(amy, mode, step):
+@pytest.mark.parametrize("page", ["/ops/switch/", POLICY])
+def test_dangerous_switch_requires_the_typed_name(amy, page, mode, step):
     sent = {**SWITCH, "mode": mode, "step": step}
-    asked = amy.post("/ops/switch/", sent)
+    asked = amy.post(page, sent)
     assert asked.status_code == 200
-    assert "Type “database”" in asked.text
+    assert "Type “database” to confirm" in asked.text
     assert f"database + {mode}" in asked.text
-    assert amy.post("/ops/switch/", {**sent, "confirm": "redis"}).status_code == 400
-    assert backend_in_force() == "redis"
-    assert amy.post("/ops/switch/", {**sent, "confirm": "database"}).status_code == 302
+    assert ("if the old backend is down" in asked.text) == (step == "force")
+    assert ("Naive writes" in asked.text) == (mode == "naive")
+    assert amy.post(page, {**sent, "confirm": "redis"}).status_code == 400
+    assert (backend_in_force(), LockPolicy.objects.get().epoch) == ("redis", 1)
+    assert amy.post(page, {**sent, "confirm": "database"}).status_code == 302
     until(lambda: backend_in_force() == "database")
-    assert LockPolicyChange.objects.get().forced == (step == "force")
+    assert LockPolicy.objects.get().epoch == 2
+    change = LockPolicyChange.objects.get()
+    assert (change.changed_by, change.reason) == ("amy", "maintenance")
+    assert change.forced == (step == "force")
+    assert ("Overselling is possible" in amy.get(POLICY).text) == (mode == "naive")
+
+
+def test_admin_offers_every_backend(amy):
+    assert amy.get("/admin/locking/lockpolicy/")["Location"] == POLICY
+    page = amy.get(POLICY).text
+    assert [alias for alias in locks if f'<option value="{alias}"' not in page] == []
 
 
 @seen_by_threads
