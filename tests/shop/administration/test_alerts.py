@@ -1,22 +1,28 @@
-"""The alerts that a web process measures, and the gauges behind them."""
+"""The alerts: inconsistent stock, and what a web process measures."""
 
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 from redis import Redis as Client
+from redis.exceptions import RedisError
 
 from devservers import MariaDb, Redis
 from devservers.base import HOST
 from devservers.faults.waiting import until
+from inventory.models import Stock
+from shop import tasks
 from shop.administration import alerts
+from shop.models import User
 from shop.reservations import store
-from tests.shop.making import a_sale, fresh
+from tests.shop.making import a_sale, fresh, signed_in
 from tests.shop.queued import a_queued_sale, ask, consume
 
 pytestmark = [pytest.mark.django_db]
@@ -105,3 +111,26 @@ def test_clock_difference_is_that_to_the_database(scrape) -> None:
             assert scrape(difference) == pytest.approx(100, abs=5)
             cursor.execute("SET timestamp = DEFAULT")
     assert REGISTRY.get_sample_value(difference) is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_inconsistent_sale_alerts_until_it_is_repaired(in_force, scrape, caplog, monkeypatch):
+    gauge = "shop_inconsistent_sales"
+    sound, sale = a_sale(stock=5), a_sale(stock=5)
+    staff, customer = signed_in(User.objects.create(username="amy", is_staff=True)), signed_in()
+    Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
+    assert tasks.audit_stock.apply().get() == f"2 audited, 1 inconsistent: {sale.slug}"
+    assert f"Stock of sale {sale.slug} is inconsistent" in caplog.text
+    assert scrape(gauge) == 1
+    with monkeypatch.context() as silent:
+        silent.setattr(alerts, "cache", SimpleNamespace(get=Mock(side_effect=RedisError)))
+        assert scrape(gauge) == 1
+    assert f"{sale.slug} (5 initial != 4 available" in staff.get("/").text
+    assert sound.slug not in str(alerts.inconsistent_sales())
+    assert "Stock mismatch" not in customer.get("/").text
+
+    Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
+    tasks.audit_stock.apply()
+    assert alerts.inconsistent_sales() == {}
+    assert scrape(gauge) == 0
+    assert "Stock mismatch" not in staff.get("/").text

@@ -1,25 +1,64 @@
-"""Scheduled work of the shop, and its schedule."""
+"""Scheduled work: its limits; rows are deleted once nothing depends on them, and not before."""
 
 from datetime import timedelta
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from celery import current_app
 from django.conf import settings
 from django.contrib.sessions.models import Session
-from django.core.cache import cache
 from django.utils import timezone
-from redis.exceptions import RedisError
 
-from inventory.models import Stock
 from locking.jobs.delivery import is_run_once
 from shop import tasks
-from shop.administration import alerts
-from shop.models import User
-from tests.shop.making import a_sale
+from shop.administration import sale_management
+from shop.administration.sale_management import fixed_fields, prune_quotas
+from shop.models import CustomerQuota, Order, Sale
+from shop.orders.service import expire_unpaid_orders
+from tests.shop.making import a_sale, fresh
+from tests.shop.purchases import buy
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("in_force")]
+pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+AGES = {"open": timedelta(), "ended": timedelta(days=6), "old": timedelta(days=8)}
+
+
+@pytest.fixture
+def sales() -> dict[str, Sale]:
+    """Sales with two buyers each; one order of "unpaid" can still be returned."""
+    found = {}
+    for name in (*AGES, "unpaid"):
+        sale = a_sale()
+        for _ in range(2):
+            buy(sale)
+        Order.objects.filter(sale=sale).update(status=Order.Status.PAID)
+        if age := AGES.get(name, AGES["old"]):
+            ended = timezone.now() - age
+            Sale.objects.filter(pk=sale.pk).update(
+                opens_at=ended - timedelta(hours=1), closes_at=ended
+            )
+        found[name] = fresh(sale)
+    last = Order.objects.filter(sale=found["unpaid"]).first()
+    Order.objects.filter(pk=last.pk).update(status=Order.Status.PENDING, pay_by=timezone.now())
+    return found
+
+
+def left(sales: dict[str, Sale]) -> set[str]:
+    return {name for name, sale in sales.items() if sale.customerquota_set.exists()}
+
+
+def test_quotas_of_sales_that_are_long_over_are_deleted(sales, monkeypatch) -> None:
+    monkeypatch.setattr(sale_management, "BATCH", 1)
+    assert prune_quotas() == 2
+    assert left(sales) == {"open", "ended", "unpaid"}
+    assert expire_unpaid_orders() == 1, "its return finds the quota"
+    assert prune_quotas() == 2
+    assert left(sales) == {"open", "ended"}
+    assert prune_quotas() == 0
+    assert CustomerQuota.objects.count() == 4
+
+
+def test_sale_whose_quotas_may_be_gone_cannot_be_opened_again(sales) -> None:
+    fixed = {name for name, sale in sales.items() if "closes_at" in fixed_fields(sale=sale)}
+    assert fixed == {"old", "unpaid"}
 
 
 def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
@@ -39,40 +78,3 @@ def test_expired_sessions_are_deleted() -> None:
         Session.objects.create(session_key=key, session_data="", expire_date=ends)
     tasks.prune_sessions()
     assert [session.pk for session in Session.objects.all()] == ["good"]
-
-
-def test_inconsistent_sale_alerts_until_it_is_repaired(client, caplog) -> None:
-    sound, sale = a_sale(stock=5), a_sale(stock=5)
-    staff = User.objects.create(username="amy", is_staff=True)
-    customer = User.objects.create(username="li")
-    Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
-    assert tasks.audit_stock.apply().get() == f"2 audited, 1 inconsistent: {sale.slug}"
-    assert f"Stock of sale {sale.slug} is inconsistent" in caplog.text
-    assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
-
-    def seen_by(user: User) -> str:
-        client.force_login(user)
-        return client.get("/").content.decode()
-
-    assert f"{sale.slug} (5 initial != 4 available" in seen_by(staff)
-    assert sound.slug not in str(alerts.inconsistent_sales())
-    assert "Stock mismatch" not in seen_by(customer)
-
-    Stock.objects.filter(pk=sale.stock_id).update(quantity=5)
-    tasks.audit_stock.apply()
-    assert alerts.inconsistent_sales() == {}
-    assert "shop_inconsistent_sales 0.0" in client.get("/metrics").text
-    assert "Stock mismatch" not in seen_by(staff)
-
-
-def test_metrics_show_the_last_audit_of_any_process(client, monkeypatch) -> None:
-    sale = a_sale(stock=5)
-    Stock.objects.filter(pk=sale.stock_id).update(quantity=4)
-    alerts.audit_stock()
-    assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
-    with monkeypatch.context() as silent:
-        silent.setattr(alerts, "cache", SimpleNamespace(get=Mock(side_effect=RedisError)))
-        assert "shop_inconsistent_sales 1.0" in client.get("/metrics").text
-    elsewhere = (timezone.now(), [])
-    cache.set(alerts.KEY, elsewhere, timeout=None)  # as another process does
-    assert "shop_inconsistent_sales 0.0" in client.get("/metrics").text
