@@ -12,7 +12,6 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from inventory.models import StockMovement
-from inventory.money import default_currency
 from inventory.queries import stocked
 from shop.errors import ServiceUnavailable
 from shop.models import Order, Payment, RejectedReservation, Sale
@@ -88,18 +87,14 @@ def duration(seconds: float) -> str:
 
 
 def _orders(sale: Sale) -> Iterator[Outcome]:
-    orders = Order.objects.filter(sale=sale)
-    codes = orders.values_list("currency", flat=True)
-    first, last = (codes.order_by(end).first() or default_currency() for end in ("pk", "-pk"))
-    # Without a change of CURRENCY, an index alone has what is asked for.
-    by = ["status"] if first == last else ["status", "currency"]
-    rows = list(orders.order_by(*by).values_list(*by).annotate(Count("pk"), Sum("quantity")))
+    by = ("status", "currency")
+    orders = Order.objects.filter(sale=sale).order_by(*by).values_list(*by)
+    rows = list(orders.annotate(Count("pk"), Sum("quantity")))
     for status in Order.Status:
-        for found, *currency, count, units in rows:
+        for found, currency, count, units in rows:
             if found == status:
                 # The price of a sale is fixed before its first order.
-                amount = units * sale.price
-                yield Outcome(str(status.label), count, amount, *(currency or [first]))
+                yield Outcome(str(status.label), count, units * sale.price, currency)
 
 
 def _refunds(sale: Sale) -> Iterator[Outcome]:
