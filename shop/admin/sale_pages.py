@@ -24,13 +24,7 @@ from shop.admin.history import HistoryAdmin
 from shop.administration.history import entry
 from shop.administration.order_export import export_orders
 from shop.administration.sale_report import HEIGHT, WIDTH, report_of
-from shop.errors import (
-    BadInput,
-    InvalidTransition,
-    Overloaded,
-    ServiceUnavailable,
-    ShopError,
-)
+from shop.errors import BadInput, InvalidTransition, Overloaded, ServiceUnavailable, ShopError
 from shop.models import Order, Sale
 from shop.orders.addresses import mark_shipped, to_pack
 from shop.purchase.admission import gates

@@ -18,14 +18,7 @@ from locking.exceptions import IdempotencyError, KeyInFlight
 from locking.idempotency import Attempt
 from locking.models import IdempotencyKey
 from shop.delivery import DeliveryAddress
-from shop.errors import (
-    BadInput,
-    InFlight,
-    KeyReused,
-    ShopError,
-    answer,
-    wants_json,
-)
+from shop.errors import BadInput, InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order, Payment
 from shop.orders.addresses import address_of, can_change, last_address, save_address
 from shop.orders.service import cancel_order, get_order, orders_of

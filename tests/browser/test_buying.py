@@ -13,14 +13,7 @@ from locking import policy
 from shop.administration.audit import audit_all
 from shop.models import Order, Sale, digest
 from shop.reservations.consumer import Consumer
-from tests.browser.conftest import (
-    PASSWORD,
-    PHONE,
-    TOO_WIDE,
-    complaints,
-    opens_in,
-    sign_in,
-)
+from tests.browser.conftest import PASSWORD, PHONE, TOO_WIDE, complaints, opens_in, sign_in
 
 
 def empty(slug: str) -> None:

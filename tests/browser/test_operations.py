@@ -15,11 +15,7 @@ from shop.models import Sale
 from shop.operations import rates
 from shop.operations.rates import start as start_rates  # which conftest.py replaces
 from shop.sales.stock_lock import lock_name
-from tests.browser.conftest import (
-    LOOKS,
-    TOO_SMALL,
-    problems,
-)
+from tests.browser.conftest import LOOKS, TOO_SMALL, problems
 from tests.shop.making import put_in_force
 from tests.shop.staff import held
 

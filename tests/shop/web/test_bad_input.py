@@ -11,13 +11,7 @@ import pytest
 from shop.models import Order
 from shop.wsgi import application
 from tests.shop.making import a_customer, buy
-from tests.shop.web.bad_input import (
-    JSON,
-    client_of,
-    everything,
-    no_traceback,
-    sale,
-)
+from tests.shop.web.bad_input import JSON, client_of, everything, no_traceback, sale
 from tests.shop.web.wsgi_browser import FORM
 
 __all__ = ["no_traceback", "sale"]
