@@ -157,7 +157,7 @@ def test_pages_of_the_admin_are_chinese(staff: Client) -> None:
     Product.objects.update(name="水壶")
     Payment.objects.update(provider_id="7")
     Sale.objects.update(slug=F("pk"))  # neither a slug nor a hash is text
-    User.objects.update(password="!")
+    User.objects.update(password="!")  # noqa: S106
     RejectedReservation.objects.create(
         number="7", sale=sale, reason=RejectedReservation.Reason.FAILED
     )
