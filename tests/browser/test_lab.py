@@ -1,12 +1,10 @@
 """The lab in a real Chromium: from the button to a seen oversell, and the link signed out."""
 
 import dataclasses
-import itertools
 import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from django.conf import settings
@@ -45,14 +43,12 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker, m
     monkeypatch.setattr(views, "PRESET", small)
     page = people("amy")
     page.goto("/lab/")
-    clicked = time.monotonic()
     page.get_by_role("button", name="Run the demo").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(
         re.compile(r"Without a lock: [\d–]+ sold of 50 .* With Redis: exactly 50 in each of 2"),
         timeout=150_000,
     )
     expect(page.get_by_text("4 of 4 runs ended as")).to_be_visible()
-    print(f"seen after {time.monotonic() - clicked:.1f} s")  # noqa: T201 - for whoever measures
     expect(page.locator("figure svg")).to_have_count(4)
     expect(page.locator(".why")).to_contain_text("before either wrote")
     verdicts = page.locator("details .verdict").all_text_contents()
@@ -132,7 +128,7 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     """The figures change four times a second; the focus stays on the button."""
     page = people("amy")
     polls = []
-    page.on("response", lambda one: "oversold=" in one.url and polls.append(time.monotonic()))
+    page.on("response", lambda one: "oversold=" in one.url and polls.append(one))
     page.goto("/lab/")
     page.get_by_label("no lock", exact=True).uncheck()
     page.get_by_label("Buyers").fill("400")
@@ -152,6 +148,4 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     expect(page.locator("#share")).to_be_visible(timeout=60_000)
     expect(page.locator("main")).to_contain_text("stopped (state T)")
     expect(page.locator("#announce")).to_contain_text("With Redis: ")
-    gaps = sorted(after - before for before, after in itertools.pairwise(polls))
-    print(f"median of {len(gaps)} gaps: {gaps[len(gaps) // 2]:.2f} s")  # noqa: T201 - as above
-    assert len(gaps) > 4  # 0.24 to 0.35 s each were measured on a quiet machine
+    assert len(polls) > 5  # every 0.24 to 0.35 s on a quiet machine
