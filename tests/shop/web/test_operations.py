@@ -8,7 +8,7 @@ from locking import locks, policy
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration import alerts
 from shop.models import User
-from tests.shop.making import a_customer, hidden_fields, put_in_force, signed_in
+from tests.shop.making import a_customer, hidden_fields, put_in_force, signed_in, staff_with
 from tests.shop.staff import (
     CLOSED_PORT,
     SWITCH,
@@ -34,30 +34,34 @@ def test_page_is_for_staff_only(client, ben):
         assert ben.get(path).status_code == 200
 
 
-def test_staff_without_permission_cannot_switch(ben):
-    page = ben.get("/ops/").text
-    assert "read-only" in page
-    assert "/ops/switch/" not in page
-    for step in ("drain", "force"):
-        sent = {**SWITCH, "step": step, "confirm": "database"}
-        assert ben.post("/ops/switch/", sent).status_code == 403
-    put_in_force("none")  # which has no holders to wait for
-    policy.switch(backend="database", wait=False)
-    assert ben.post("/ops/cancel/").status_code == 403
-    assert "/ops/cancel/" not in ben.get("/ops/").text
-    assert LockPolicy.objects.get(pk=1).state == LockPolicy.State.DRAINING
+def state() -> tuple[str, object]:
+    """Return what the steps of the page change."""
+    return LockPolicy.objects.get(pk=1).state, alerts.last_audit()
 
 
-def test_audit_requires_the_permission_to_change_sales(ben):
-    """It writes to log, metrics and banner."""
-    assert 'id="audit"' not in ben.get("/ops/").text
-    assert ben.post("/ops/audit/").status_code == 403
-    assert alerts.last_audit() is None
-    permission = Permission.objects.get(codename="change_sale")
-    User.objects.get(username="ben").user_permissions.add(permission)
-    assert 'id="audit"' in ben.get("/ops/").text
-    assert ben.post("/ops/audit/").status_code == 302
-    assert alerts.last_audit() is not None
+@seen_by_threads
+@pytest.mark.parametrize(
+    ("step", "permission"),
+    [("switch", "switch_lock"), ("cancel", "switch_lock"), ("audit", "change_sale")],
+)
+def test_step_needs_staff_status_and_its_permission(ben, step, permission):
+    put_in_force("none")  # a switch from it lasts seven seconds
+    if step == "cancel":
+        policy.switch(backend="database", wait=False)
+    customer, before = a_customer(), state()
+    customer.user_permissions.add(Permission.objects.get(codename=permission))
+    sent, form = {**SWITCH, "step": "drain"}, f'action="/ops/{step}/"'
+    assert "read-only" in ben.get("/ops/").text
+    for client in (ben, signed_in(customer)):
+        assert form not in client.get("/ops/").text
+        for how in ("drain", "force"):
+            forced = {**sent, "step": how, "confirm": "database"}
+            assert client.post(f"/ops/{step}/", forced).status_code == 403
+        assert state() == before
+    staff = staff_with(permission)
+    assert form in staff.get("/ops/").text
+    assert staff.post(f"/ops/{step}/", sent).status_code == 302
+    assert state() != before
 
 
 @seen_by_threads
@@ -67,13 +71,6 @@ def test_customers_are_shown_with_the_view_permission_only(ben, holder):
     permission = Permission.objects.get(codename="view_heldlock")
     User.objects.get(username="ben").user_permissions.add(permission)
     assert "cart:4711" in ben.get("/ops/").text
-
-
-def test_permission_without_staff_status_is_403():
-    user = a_customer()
-    user.user_permissions.add(Permission.objects.get(codename="switch_lock"))
-    assert signed_in(user).post("/ops/switch/", {**SWITCH, "step": "drain"}).status_code == 403
-    assert backend_in_force() == "redis"
 
 
 # --- The switch ------------------------------------------------------------------------------
