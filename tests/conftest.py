@@ -179,7 +179,6 @@ def _clear_caches() -> Iterator[None]:
 
 
 def _clear_caches_of_shop() -> None:
-    from shop.administration import alerts
     from shop.platform import rate_limits, shared_pages
     from shop.purchase import admission, tokens
     from shop.sales import waiting_slots
@@ -190,7 +189,6 @@ def _clear_caches_of_shop() -> None:
     waiting_slots.clear()
     shared_pages.clear()
     rate_limits.clear()
-    alerts.clear()
     service.clear()
     gate.clear()
 

@@ -21,7 +21,6 @@ from shop.administration.audit import Breach, StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
 from shop.payments.service import oldest_refund_seconds
-from shop.platform.cache import RefreshingCache
 from shop.reservations import store
 from shop.reservations.reconciliation import sales_under_way
 
@@ -57,10 +56,6 @@ CLOCK_NOW = {
     "mysql": "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     "postgresql": "SELECT EXTRACT(EPOCH FROM clock_timestamp())",
 }
-MEASURE_INTERVAL = 5.0
-"""Minimum seconds between two measurements of a process."""
-_measured: RefreshingCache[Gauge, float] = RefreshingCache()
-clear = _measured.clear
 
 
 def audit_stock() -> str:
@@ -91,10 +86,7 @@ def update_metrics() -> None:
         (CLOCK, _clock_difference),
     ):
         with suppress(ServiceUnavailable, DatabaseError):
-            value = _measured.get(
-                gauge, measure, fresh=MEASURE_INTERVAL, max_age=2 * MEASURE_INTERVAL
-            )
-            gauge.set(value)
+            gauge.set(measure())
 
 
 def _oldest_reservation() -> float:

@@ -38,9 +38,8 @@ def redis(settings) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def scrape(client, monkeypatch) -> Callable[[str], float]:
-    """Return the value of a gauge on /metrics, measured again each time."""
-    monkeypatch.setattr(alerts, "MEASURE_INTERVAL", 0.0)
+def scrape(client) -> Callable[[str], float]:
+    """Return the value of a gauge on /metrics."""
 
     def value(name: str) -> float:
         found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", client.get("/metrics").text, re.MULTILINE)
