@@ -7,7 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from inventory.models import Product, StockMovement
+from inventory.models import Product
 from locking.admin import base
 from locking.models import JobRun
 from shop.administration.sale_management import restock_sale
@@ -88,18 +88,8 @@ def test_units_that_staff_remove_are_called_removed(amy) -> None:
     assert restock_sale(sale=sale, quantity=5)
     assert restock_sale(sale=sale, quantity=-5)
     buy(sale)
-    moved = [(one.delta, one.cause) for one in listed(amy, "inventory/stockmovement")]
-    assert moved == [
-        (-1, "reserved for an order"),
-        (-5, "removed"),
-        (5, "stocked"),
-        (10, "stocked"),
-    ]
-    page = amy.get(
-        f"/admin/inventory/stockmovement/{StockMovement.objects.get(delta=-5).pk}/change/"
-    )
-    assert "-5 removed" in page.text
-    assert "stocked" not in page.text
+    moved = [str(one) for one in listed(amy, "inventory/stockmovement")]
+    assert moved == ["-1 reserved for an order", "-5 removed", "+5 stocked", "+10 stocked"]
 
 
 def test_list_counts_and_pages_through_a_limited_number_of_rows(amy, orders, monkeypatch) -> None:

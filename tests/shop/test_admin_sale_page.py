@@ -189,10 +189,3 @@ def test_personal_data_needs_permissions(sold_out) -> None:
     assert "Sold out after" in page
     assert "orders.csv" not in page
     assert "Add stock" not in page
-
-
-def test_links_to_the_waiting_room_need_permissions() -> None:
-    sale = a_sale(opens_in=60)
-    link = f"/admin/waiting_room/room/add/?sale={sale.pk}"
-    assert link in staff_with("view_sale", "add_room").get(page_of(sale)).text
-    assert link not in staff_with("view_sale").get(page_of(sale)).text

@@ -1,18 +1,15 @@
 """Malformed values, clients that send them, and a check that nothing changes."""
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
-from django.test import Client
 
 from inventory.models import Stock, StockMovement
 from locking import locks
 from shop.models import CustomerQuota, Order, Sale, User
-from tests.shop.making import a_sale, signed_in
+from tests.shop.making import a_sale
 
 JSON = "application/json"
 LIMIT = 5
@@ -26,12 +23,6 @@ LOCKS = b"lock:"
 @pytest.fixture
 def sale() -> Sale:
     return a_sale(limit=LIMIT)
-
-
-def client_of(user: User | None = None, **options: Any) -> Client:
-    """Return a client, signed in if a user is given, that renders error pages."""
-    make = partial(signed_in, user) if user else Client
-    return make(raise_request_exception=False, **options)
 
 
 def everything() -> tuple[object, ...]:

@@ -11,7 +11,6 @@ from shop.mail.models import Message
 from shop.mail.service import send_mail
 from shop.models import TokenRevocation, User
 from tests.shop.making import signed_in
-from tests.shop.web.bad_input import client_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
@@ -34,7 +33,7 @@ def sign_in(client: Client, name: str = "wang", **more: str):
 
 def sign_up(name: str, again: str = PASSWORD, **more: str):
     form = {"username": name, "password1": PASSWORD, "password2": again, **more}
-    return client_of().post("/accounts/sign-up/", form)
+    return Client().post("/accounts/sign-up/", form)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +41,7 @@ def sign_up(name: str, again: str = PASSWORD, **more: str):
     ["https://evil.example/", "//evil.example", "javascript:alert(1)", "\\\\evil", "///e", "\0"],
 )
 def test_next_page_is_never_another_site(wang, then):
-    client = client_of()
+    client = Client()
     assert sign_in(client, next=then)["Location"] == "/"
     response = client.post("/i18n/setlang/", {"language": "zh-hans", "next": then})
     assert response["Location"] == sign_up("new", next=then)["Location"] == "/"
@@ -56,7 +55,7 @@ def test_first_field_with_an_error_has_the_focus(name, faulty):
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 200_000, "<script>", "' or 1=1 --", "none"])
 def test_malformed_usernames_are_refused(name):
-    assert sign_in(client_of(), name).status_code == 400
+    assert sign_in(Client(), name).status_code == 400
     assert sign_up(name, again="x").status_code == 400
     assert not User.objects.exists()
 
@@ -67,7 +66,7 @@ def test_malformed_usernames_are_refused(name):
 def test_changes_of_an_account_are_limited(page, amy, settings):
     """The admin's own page let an open session try any number of passwords."""
     settings.SIGN_IN_FAILURE_LIMIT = "2/minute"
-    client = client_of(amy)
+    client = signed_in(amy)
     path = client.get(page, follow=True).request["PATH_INFO"]
     form = {**FORMS["password"], "old_password": "wrong", "email": "x"}
     assert [client.post(path, form).status_code for _ in range(3)] == [400, 400, 429]
@@ -87,7 +86,7 @@ def test_changes_of_an_account_are_limited(page, amy, settings):
 )
 def test_new_email_address_needs_the_password(wang, sent, status):
     """Otherwise an open session could take over the account by a link to a new password."""
-    response = client_of(wang).post("/accounts/profile/", sent)
+    response = signed_in(wang).post("/accounts/profile/", sent)
     assert response.status_code == status
     kept = User.objects.get().email
     assert kept == (sent["email"] if status == 302 else "wang@example.com")
@@ -106,7 +105,7 @@ def test_saved_form_keeps_what_others_changed_meanwhile(page, wang):
     def close_account(*_limit: str) -> None:
         User.objects.update(is_active=False)
 
-    client = client_of(wang)
+    client = signed_in(wang)
     with patch("shop.web.accounts.rate_limits.count", close_account):  # the account has been read
         assert client.post(f"/accounts/{page}/", FORMS[page]).status_code == 302
     kept = User.objects.get()
@@ -123,7 +122,7 @@ def test_saved_form_keeps_what_others_changed_meanwhile(page, wang):
     ],
 )
 def test_signing_in_leads_back_to_no_page_for_visitors(path, query):
-    links = re.findall(r'href="(/accounts/sign-in/[^"]*)"', client_of().get(path).text)
+    links = re.findall(r'href="(/accounts/sign-in/[^"]*)"', Client().get(path).text)
     assert set(links) == {f"/accounts/sign-in/{query}"}
 
 

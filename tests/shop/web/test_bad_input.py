@@ -7,11 +7,12 @@ from io import BytesIO
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from django.test import Client
 
 from shop.models import Order
 from shop.wsgi import application
-from tests.shop.making import a_customer, buy
-from tests.shop.web.bad_input import JSON, client_of, everything, no_traceback, sale
+from tests.shop.making import a_customer, buy, signed_in
+from tests.shop.web.bad_input import JSON, everything, no_traceback, sale
 from tests.shop.web.wsgi_browser import FORM
 
 __all__ = ["no_traceback", "sale"]
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures
 
 
 def test_page_refuses_post(li):
-    client = client_of(li, enforce_csrf_checks=True)
+    client = signed_in(li, enforce_csrf_checks=True)
     client.get("/")
     for path in ("/", "/products/", "/orders/", "/livez", "/sales/x/"):
         response = client.post(path)
@@ -36,7 +37,7 @@ UNKNOWN += " /sales/a%00b/ /products/%00/ /orders/%00/ /%ff /sales/%2e%2e/"
     ("accept", "sent"), [("text/html", "text/html"), (JSON, "application/problem+json")]
 )
 def test_unknown_page_is_404(accept, sent, li):
-    client = client_of(li)
+    client = signed_in(li)
     for path in (*UNKNOWN.split(), "/" + "x" * 5000):
         response = client.get(path, headers={"Accept": accept})
         assert (response.status_code, response["Content-Type"].startswith(sent)) == (404, True), (
@@ -72,7 +73,7 @@ def test_charset_never_fails_at_the_entry_point(method, path, query, status, db)
 
 
 def test_session_cookie_with_nul_is_that_of_a_visitor(sale):
-    visitor, cookie = client_of(), r'sessionid="aaaaaaaaa\000"'
+    visitor, cookie = Client(), r'sessionid="aaaaaaaaa\000"'
     for path in ("/", f"/sales/{sale.slug}/", "/accounts/sign-in/"):
         assert visitor.get(path, headers={"Cookie": cookie}).status_code == 200
     assert visitor.get("/orders/", headers={"Cookie": cookie}).status_code == 302
@@ -80,7 +81,7 @@ def test_session_cookie_with_nul_is_that_of_a_visitor(sale):
 
 def test_early_refusal_is_in_the_language_of_its_request(li, sale):
     """LocaleMiddleware has not run; the thread still has the language of its last page."""
-    client, form = client_of(li), "&".join(["x=1"] * 1001)
+    client, form = signed_in(li), "&".join(["x=1"] * 1001)
     for language, title in (("zh-hans", "请求无法识别"), ("en", "We couldn&#x27;t read")):
         client.get("/", headers={"Accept-Language": "zh-hans" if language == "en" else "en"})
         asked = {"content_type": FORM, "headers": {"Accept-Language": language}}
@@ -90,9 +91,9 @@ def test_early_refusal_is_in_the_language_of_its_request(li, sale):
 
 @pytest.mark.parametrize("accept", ["text/html", JSON])
 def test_foreign_order_looks_like_a_missing_one(li, sale, accept):
-    buy(client_of(li), sale)
+    buy(signed_in(li), sale)
     number = Order.objects.get().number
-    other = client_of(a_customer())
+    other = signed_in(a_customer())
     before = everything()
     for verb in ("", "pay/", "cancel/"):
         send = other.post if verb else other.get
@@ -114,7 +115,7 @@ def _without_secret(page: str, number: str) -> list[str]:
 @pytest.mark.parametrize("verb", ["pay/", "cancel/"])
 def test_order_change_takes_one_good_key_or_none(verb, li, sale):
     """tests/locking/test_idempotency.py has all bad keys."""
-    client = client_of(li)
+    client = signed_in(li)
     buy(client, sale)
     path = Order.objects.get().get_absolute_url() + verb
     before = everything()
