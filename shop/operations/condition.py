@@ -1,7 +1,7 @@
 """The condition of the system in sentences, from the live state."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from django.db import connection
@@ -44,28 +44,21 @@ def assess(state: LiveState) -> list[Condition]:
 
 def _stores(state: LiveState) -> Iterator[Condition]:
     down = state.down
-    failing = _("Purchases are failing: %(store)s stopped responding at %(time)s or earlier.")
+    failing = _("Purchases are failing: %s stopped responding.")
     if "database" in down:
         name = "MariaDB" if connection.vendor == "mysql" else connection.display_name
         advice = _("Until it responds, the lock policy, orders and jobs are unknown.")
-        yield Condition("bad", failing % _since(name, down["database"]), advice)
-    elif state.policy and state.lock_down_since:
+        yield Condition("bad", failing % name, advice)
+    elif state.policy and state.is_lock_down:
         name = _("the active lock (%s)") % guard_title(state.policy.backend)
-        yield Condition("bad", failing % _since(name, state.lock_down_since), *_switch(state))
+        yield Condition("bad", failing % name, *_switch(state))
     if "redis" in down:
-        text = _(
-            "Redis stopped responding at %(time)s or earlier: queued sales and jobs have stopped."
-        )
+        text = _("Redis stopped responding: queued sales and jobs have stopped.")
         advice = _("Until it responds, rates and running processes are unknown.")
         level = "bad" if state.queued_sales else "warn"
-        yield Condition(level, text % _since("", down["redis"]), advice)
+        yield Condition(level, text, advice)
     elif "cache" in down:
-        text = _("The cache stopped responding at %(time)s or earlier: pages are slower.")
-        yield Condition("warn", text % _since("", down["cache"]))
-
-
-def _since(store: str, time: datetime) -> dict[str, str]:
-    return {"store": store, "time": f"{timezone.localtime(time):%H:%M:%S}"}
+        yield Condition("warn", _("The cache stopped responding: pages are slower."))
 
 
 def _switch(state: LiveState, target: str = "") -> tuple[str, ...]:
@@ -119,7 +112,8 @@ def _processes(state: LiveState) -> Iterator[Condition]:
         )
         since = _("no job has finished in the last hour")
         if state.last_job_at:
-            since = _("no job has finished since %(time)s") % _since("", state.last_job_at)
+            time = f"{timezone.localtime(state.last_job_at):%H:%M:%S}"
+            since = _("no job has finished since %(time)s") % {"time": time}
         advice = _("Units of unpaid orders are not returned. Start a Celery worker and beat.")
         yield Condition("warn", text % since, advice)
 

@@ -90,15 +90,15 @@ class LiveState:
         return [(x, change) for x, change in found if x is not None]
 
     @property
-    def down(self) -> dict[str, datetime]:
-        """Return the shop's stores that do not respond, and when that was noticed."""
-        return {name: probed.since for name, probed in self.stores.items() if probed.since}
+    def down(self) -> list[str]:
+        """Return the shop's stores that do not respond."""
+        return [name for name, probed in self.stores.items() if not probed.ok]
 
     @property
-    def lock_down_since(self) -> datetime | None:
-        """Return when it was noticed that the active lock does not respond; None if it does."""
+    def is_lock_down(self) -> bool:
+        """Return True if the active lock does not respond."""
         active = self.locks.get(self.policy.backend) if self.policy else None
-        return active.since if active else None
+        return active is not None and not active.ok
 
     @property
     def safe_target(self) -> str:

@@ -3,18 +3,15 @@
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.utils import timezone
 
 from shop.platform.redis import Address, command
 
 Probe = Callable[[], Any]
-_failing_since: dict[str, datetime] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +23,6 @@ class ProbeResult:
     error: str = ""
     value: Any = None
     """The probe's return value."""
-    since: datetime | None = None
-    """When this process noticed the failure that has lasted since."""
 
     @property
     def ok(self) -> bool:
@@ -42,18 +37,7 @@ def probe_all(probes: Mapping[str, Probe], *, seconds: float) -> dict[str, Probe
     done, _ = wait(running.values(), timeout=seconds)
     pool.shutdown(wait=False)  # a probe that hangs ends at its client's own timeout
     late = ProbeResult(error=f"no reply in {seconds:g} s")
-    now = timezone.now()
-    return {
-        name: _dated(name, probe.result() if probe in done else late, now)
-        for name, probe in running.items()
-    }
-
-
-def _dated(name: str, result: ProbeResult, now: datetime) -> ProbeResult:
-    if result.ok:
-        _failing_since.pop(name, None)
-        return result
-    return replace(result, since=_failing_since.setdefault(name, now))
+    return {name: one.result() if one in done else late for name, one in running.items()}
 
 
 def _run(probe: Probe) -> ProbeResult:

@@ -16,8 +16,7 @@ from shop.operations.probes import ProbeResult
 from shop.operations.rates import LastMinute, Series
 
 NOW = datetime(2026, 11, 22, 4, 6, 40, tzinfo=UTC)
-NOTICED = datetime(2026, 11, 22, 4, 6, 36, tzinfo=UTC)  # 12:06:36 in the shop's zone
-FAILED, OK = ProbeResult(error="ConnectionError", since=NOTICED), ProbeResult(ms=1.0)
+FAILED, OK = ProbeResult(error="ConnectionError"), ProbeResult(ms=1.0)
 QUIET = Series([])
 
 
@@ -69,7 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "database": (
         {**stores("database", "lock database"), "policy": None, "minute": None},
         "bad",
-        f"Purchases are failing: {DATABASE} stopped responding at 12:06:36",
+        f"Purchases are failing: {DATABASE} stopped responding.",
     ),
     "active lock": (
         {**stores("redis", "lock redis"), "minute": None},
@@ -86,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "Redis stopped responding",
     ),
-    "cache": (stores("cache"), "warn", "The cache stopped responding at 12:06:36"),
+    "cache": (stores("cache"), "warn", "The cache stopped responding: pages"),
     "lock that is not active": (stores("lock zookeeper"), "good", "Selling normally"),
     "transient": ({"policy": None, "audit": None}, "warn", "A store did not respond in time."),
     "mismatch": ({"audit": (NOW, [WRONG])}, "bad", "Stock mismatch: phone."),
@@ -133,7 +132,7 @@ def test_worst_comes_first_and_causes_before_consequences():
     assert [(one.level, one.text.partition(":")[0].partition(" if ")[0]) for one in found] == [
         ("bad", "Purchases are failing"),
         ("bad", "Stock mismatch"),
-        ("warn", "Redis stopped responding at 12"),
+        ("warn", "Redis stopped responding"),
         ("warn", "Overselling is possible"),
         ("warn", "Switching from Redis + naive to database + conditional"),
     ]
