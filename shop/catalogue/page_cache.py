@@ -36,10 +36,8 @@ TTL = 0.5
 STALE = 300.0
 """Further seconds for which the stale value serves while one process reads again, or if the read
 fails: the pages stay available while the database is not."""
-STOCKED_TTL = 60.0
-"""The initial stock is a sum over the ledger, which only staff changes."""
 
-NAMESPACES = ("sale", "stocked", "home", "products", "product")
+NAMESPACES = ("sale", "home", "products", "product")
 CURRENT = 24
 """Live sales on the home page, those that end first, and as many upcoming ones."""
 PAST = 6
@@ -72,12 +70,8 @@ def read_sale(*, slug: str) -> SaleSnapshot:
     """Return a sale as it is now. Raise NotFound."""
     as_of = timezone.now()
     sale = with_left(get_sale(slug=slug))
-    count = partial(inventory.stocked, stock_id=sale.stock_id)
-    stocked = single_flight.get_or_build(
-        f"stocked:{sale.stock_id}", count, ttl=STOCKED_TTL, stale=STALE
-    )
-    # After a restock the cached sum may be too small: never report more units left than there were.
-    return SaleSnapshot(sale=sale, stocked=max(stocked, sale.left), as_of=as_of)
+    stocked = inventory.stocked(stock_id=sale.stock_id)
+    return SaleSnapshot(sale=sale, stocked=stocked, as_of=as_of)
 
 
 def get_cached_home() -> dict[str, list[Sale]]:

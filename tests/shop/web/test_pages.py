@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _read_anew(in_force: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time; tests/shop/catalogue/test_page_cache.py covers the page cache."""
-    for name, seconds in (("TTL", 1e-6), ("STOCKED_TTL", 1e-6), ("STALE", 0)):
+    for name, seconds in (("TTL", 1e-6), ("STALE", 0)):
         monkeypatch.setattr(page_cache, name, seconds)
 
 
