@@ -4,58 +4,54 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from django.conf import settings
 from playwright.sync_api import Browser, Page, expect
 
-from devservers import MariaDb, Redis, start_all, stop_all
+from devservers import start_all, stop_all
+from loadtest.kernel.topology import Topology
 from loadtest.resilience.processes import Celery, Consumer, Web
 from tests.browser.conftest import sign_in
 
 pytestmark = pytest.mark.long
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90_000
 """Milliseconds within which the page names a new state; jobs count as stopped after 30 s."""
 NORMAL = "Selling normally"
-
-
-def manage(*words: str) -> None:
-    subprocess.run([sys.executable, ROOT / "manage.py", *words], check=True, capture_output=True)
+STORES = Topology(
+    database="mariadb",
+    servers=["redis"],
+    is_deployed=True,
+    environ={"DEBUG": "1"},  # serves static files without collectstatic
+)
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[SimpleNamespace]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """A seeded shop: MariaDB, one Redis, a web server, a Celery worker, beat and a consumer."""
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        database, redis = MariaDb(), Redis()
-        stack.callback(stop_all, [database, redis])
-        start_all([database, redis])
-        patch.setenv("DATABASE_URL", database.url)
-        for name in ("REDIS_URL", "CACHE_URL", "CELERY_BROKER_URL"):
-            patch.setenv(name, redis.url)
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("REDLOCK_URLS", "")
-        patch.setenv("ZOOKEEPER_HOSTS", "")
-        patch.setenv("DEBUG", "1")  # serves static files without collectstatic
-        manage("migrate")
-        manage("seed")
-        web, worker, beat, consumer = Web(2), Celery("worker"), Celery("beat"), Consumer()
-        stack.callback(stop_all, [web, worker, beat, consumer])
-        web.start()
-        for part in (worker, beat, consumer):
-            part.launch()  # the page tells when they are at work
-        yield SimpleNamespace(
-            database=database, redis=redis, web=web, worker=worker, beat=beat, consumer=consumer
-        )
+    folder = tmp_path_factory.mktemp("shop")
+    with (
+        STORES.start(folder) as stores,
+        pytest.MonkeyPatch.context() as patch,
+        ExitStack() as stack,
+    ):
+        for name, value in stores.environ.items():
+            patch.setenv(name, value)
+        for command in ("migrate", "seed"):
+            manage = [sys.executable, settings.BASE_DIR / "manage.py", command]
+            subprocess.run(manage, check=True, capture_output=True)
+        processes = [Web(2), Celery("worker"), Celery("beat"), Consumer()]
+        stack.callback(stop_all, processes)
+        start_all(processes)
+        yield SimpleNamespace(**stores.servers, url=processes[0].url)
 
 
 @pytest.fixture(scope="module")
 def ops(chromium: Browser, shop: SimpleNamespace) -> Iterator[Page]:
     """The operations page on a phone, open from the first test to the last."""
     viewport = {"width": 360, "height": 700}
-    with chromium.new_context(base_url=shop.web.url, viewport=viewport) as context:
+    with chromium.new_context(base_url=shop.url, viewport=viewport) as context:
         page = context.new_page()
         page.goto("/accounts/sign-in/?next=/ops/")
         sign_in(page, "amy")
