@@ -325,6 +325,13 @@ class DomainErrorMiddleware(MiddlewareMixin):
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""
         refusal = refusal_of(error)
+        if refusal is None and isinstance(error, ValueError | OverflowError):
+            # Django's admin checks neither the ids that an action selects nor the size of a number.
+            chosen = request.POST.getlist("_selected_action")
+            is_wrong_id = not all(map(str.isdecimal, chosen))
+            is_in_admin = request.path.startswith("/admin/")
+            is_too_large = is_in_admin and isinstance(error, OverflowError)  # of SQLite
+            refusal = BadInput() if is_wrong_id or is_too_large else None
         return answer(request, refusal) if refusal else None
 
 

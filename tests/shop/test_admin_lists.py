@@ -83,6 +83,25 @@ def test_payments_of_an_order_are_linked_from_its_page(amy, orders) -> None:
     assert list(amy.get(link).context["cl"].result_list) == list(orders[1].payments.all())
 
 
+def test_number_above_64_bits_is_no_error(amy) -> None:
+    """SQLite cannot compare it, a server can."""
+    sent = {"action": "refund", "_selected_action": 10**30}
+    expected = [400] * 3 if connection.vendor == "sqlite" else [200, 200, 302]
+    assert expected == [
+        amy.get(f"/admin/shop/order/?sale__exact={10**30}").status_code,
+        amy.get(f"/admin/inventory/product/?id__in=1,{10**30}").status_code,
+        amy.post("/admin/shop/order/", sent).status_code,
+    ]
+
+
+@pytest.mark.parametrize("chosen", ["abc", "", "1 2"])
+@pytest.mark.parametrize("path", LISTS[:2])
+def test_action_on_a_malformed_selection_is_refused(path, chosen, amy, orders) -> None:
+    action = "refund" if path == "shop/order" else "delete_selected"
+    sent = {"action": action, "_selected_action": [chosen, orders[0].pk]}
+    assert amy.post(f"/admin/{path}/", sent).status_code == 400
+
+
 def test_units_that_staff_remove_are_called_removed(amy) -> None:
     sale = a_sale()
     assert restock_sale(sale=sale, quantity=5)
