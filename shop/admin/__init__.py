@@ -68,6 +68,23 @@ class AccountAdmin(LargeTable, UserAdmin):  # type: ignore[type-arg]
         return request.user.is_superuser or not is_staff
 
 
+class ToShip(admin.SimpleListFilter):
+    """Orders that wait to be packed."""
+
+    title, parameter_name = _("shipping"), "to_ship"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        """Return the only choice."""
+        return [("1", _("Paid, not shipped"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Order]) -> QuerySet[Order]:
+        """Find the few addresses first: an index has them."""
+        if not self.value():
+            return queryset
+        waiting = DeliveryAddress.objects.filter(shipped_at=None).values("order")
+        return queryset.filter(status=Order.Status.PAID, pk__in=waiting)
+
+
 class AddressInline(admin.StackedInline):  # type: ignore[type-arg]
     """The delivery address of an order, read-only: its customer changes it."""
 
@@ -85,7 +102,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     view_on_site = False  # only its customer can open the page
 
     list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
-    list_filter = ("status", "created_at")
+    list_filter = ("status", ToShip, "created_at")
     ordering = ("-created_at", "-pk")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
     fields = ("number", "state", "customer", "sale", "quantity", "total", "created_at")

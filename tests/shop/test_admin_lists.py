@@ -12,7 +12,7 @@ from locking.admin import base
 from locking.models import JobRun
 from shop.administration.sale_management import restock_sale
 from shop.models import Order, User
-from shop.orders.addresses import save_address
+from shop.orders.addresses import mark_shipped, save_address
 from shop.payments.service import start_payment
 from tests.shop.admin_pages import fields_of
 from tests.shop.making import ADDRESS, a_customer, a_sale
@@ -66,11 +66,15 @@ def test_newest_order_comes_first_and_its_page_names_each_time(amy, orders) -> N
     assert ADDRESS["street"] in amy.get(page).text
 
 
-def test_orders_of_a_sale_name_it(amy, orders) -> None:
-    buy(a_sale())
-    page = amy.get("/admin/shop/order/", {"sale__exact": orders[0].sale_id})
-    assert f"<h2>{orders[0].sale}</h2>" in page.text
-    assert list(page.context["cl"].result_list) == orders
+def test_orders_of_a_sale_name_it_and_those_to_ship_are_found(amy, orders) -> None:
+    unpaid, paid, shipped = orders
+    for order in orders:
+        save_address(order=order, lines=ADDRESS)
+    Order.objects.exclude(pk=unpaid.pk).update(status=Order.Status.PAID)
+    mark_shipped(sale=shipped.sale, printed={shipped.pk: 1})
+    page = amy.get("/admin/shop/order/", {"sale__exact": paid.sale_id, "to_ship": "1"})
+    assert f"<h2>{paid.sale}</h2>" in page.text
+    assert list(page.context["cl"].result_list) == [paid]
     for malformed in ("", "x"):
         assert amy.get("/admin/shop/order/", {"sale__exact": malformed}).status_code in (200, 302)
 
