@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from django.utils.translation import gettext_noop
 
@@ -109,16 +109,6 @@ READER, WRITER = 0, -1
 """The `slots` of a claim that shares the lock with any number of others, or with no other one."""
 
 
-class Trace(Protocol):
-    """The spans of a claim's wait and hold; see `locking.lease.tracing`."""
-
-    def waited(self, claim: Claim, outcome: str) -> None:
-        """End the span of the wait."""
-
-    def ended(self, *, lost: bool) -> None:
-        """End the span of the hold."""
-
-
 class Claim:
     """A caller's request for the lock `name`, and the state of its grant."""
 
@@ -131,8 +121,6 @@ class Claim:
     """Set at the end of a wait without a grant, if the store names the holder by the way."""
     slots: int | None = None
     """Most holders of a semaphore, READER or WRITER; None for a plain lock."""
-    trace: Trace | None = None
-    """The spans of the wait and the hold, if they are traced; `holder` is then set meanwhile."""
     report_lost: Callable[[], None] | None = None
     """Set while the lock is held. A backend that learns of the grant's end, as from its session,
     calls it. Redis tells nothing: the watchdog finds out by a renewal or at the deadline."""

@@ -110,9 +110,8 @@ class ProcessBackend(Backend):
                 token = clock_token()
                 self._owned[claim.name] = _Owned(claim.owner, token)
                 return Grant(token, math.inf)
-            if timeout <= 0 or claim.trace is not None:
-                claim.holder = owned.held(claim.name)
             if timeout <= 0:
+                claim.holder = owned.held(claim.name)
                 return None
             waiter = _Waiter(claim)
             owned.queue.append(waiter)

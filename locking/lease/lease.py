@@ -256,8 +256,6 @@ class Lease:
         self.forget()
         self.claim.report_lost = None  # a cycle of references would wait for the garbage collector
         metrics.released(self.backend.alias, self.name, time.monotonic() - self.granted_at)
-        if self.claim.trace is not None:
-            self.claim.trace.ended(lost=self.lost)
 
     def give_up(self, reason: str) -> None:
         """Mark the lease as lost, and free the lock in the store for the next holder."""
@@ -345,8 +343,6 @@ class Lease:
         if not self._become(State.LOST):
             return
         metrics.lost(self.backend.alias, self.name)
-        if self.claim.trace is not None:
-            self.claim.trace.ended(lost=True)
         self.log(logging.WARNING, "lock lost")
         if self.scope is not None:
             self.scope.cancel()

@@ -29,7 +29,6 @@ from locking import metrics
 from locking.caller import current_caller
 from locking.claims import Claim, Grant
 from locking.exceptions import LockError, LockMisuse, LockTimeout, LockUnavailable
-from locking.lease import tracing
 from locking.lease.commit import refuse_in_transaction, release_at_commit
 from locking.lease.lease import Lease, LeaseTable, OnLost, logger
 from locking.lease.scope import CancelScope
@@ -297,11 +296,12 @@ class StoreLock(Lock):
         try:
             grant = yield self.request(claim, wait)
             return self.hold(claim, grant, started)
-        except (LockError, asyncio.CancelledError, GeneratorExit) as error:
-            self._failed(claim, error)
+        except LockUnavailable:
+            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
             raise
-        except BaseException as error:  # from a signal handler, or no thread can be started
-            self._failed(claim, error)
+        except (LockError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException:  # from a signal handler, or no thread can be started
             for lease in list(self.table.leases_of(caller)):
                 if lease.claim is claim:
                     lease.forget()
@@ -318,18 +318,7 @@ class StoreLock(Lock):
 
     def claim(self, caller: object) -> Claim:
         """Return a new claim of the caller on this lock."""
-        claim = Claim(name=self.name, ttl=self.ttl, owner=self.owner, caller=caller)
-        tracing.begin(self.backend.alias, claim)
-        if self.owner:  # the store knows it without the context of this wait
-            claim.owner = self.owner
-        return claim
-
-    def _failed(self, claim: Claim, error: BaseException) -> None:
-        is_unavailable = isinstance(error, LockUnavailable)
-        if is_unavailable:
-            metrics.not_acquired(self.backend.alias, self.name, "unavailable")
-        if claim.trace is not None:
-            claim.trace.waited(claim, "unavailable" if is_unavailable else "interrupted")
+        return Claim(name=self.name, ttl=self.ttl, owner=self.owner, caller=caller)
 
     def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease of a grant, now the caller's, and see to its renewal and its end.
@@ -339,8 +328,6 @@ class StoreLock(Lock):
         backend = self.backend
         if grant is None:
             metrics.not_acquired(backend.alias, self.name, "timeout")
-            if claim.trace is not None:
-                claim.trace.waited(claim, "timeout")
             return claim
         lease = Lease(
             self.table,
@@ -352,8 +339,6 @@ class StoreLock(Lock):
         )
         self.table.add(lease)
         metrics.acquired(backend.alias, self.name, lease.granted_at - started)
-        if claim.trace is not None:
-            claim.trace.waited(claim, "acquired")
         lease.schedule()
         if backend.capabilities.exclusion != "none":
             self.table.renewer.add(lease)

@@ -124,7 +124,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
             is_over = left <= 0 or claim.cancelled.is_set()
-            if row is not None and row.left > 0 and (is_over or claim.trace is not None):
+            if row is not None and row.left > 0 and is_over:
                 claim.holder = held(row)
             if is_over:
                 own.leave()

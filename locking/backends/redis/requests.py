@@ -160,7 +160,7 @@ class RedisRequests(Backend):
             except LockError:
                 self.pool.of(claim.name).give(connection)
                 raise
-        elif not entry or claim.trace is not None:
+        elif not entry:
             claim.holder = self.holder(claim, holder)
         return connection, Asked(grant, sent, ticks, ends, place)
 

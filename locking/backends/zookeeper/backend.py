@@ -153,9 +153,8 @@ class ZooKeeperBackend(Backend):
                         session.wait_for(set_data, timeout)
                     return Grant(token, min(sent + session.timeout, session.wait_alive(timeout)))
                 remaining = end - time.monotonic()
-                if remaining <= 0 or claim.trace is not None:
-                    claim.holder = Held(name=claim.name, owner=nodes.owner_of(ahead[0]))
                 if remaining <= 0:
+                    claim.holder = Held(name=claim.name, owner=nodes.owner_of(ahead[0]))
                     return None
                 mark = nodes.GRANTED if nodes.awaits_mark(claim.slots, ahead) else None
                 paths = [f"{parent}/{other}" for other in watched]
