@@ -34,7 +34,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.core.cache import BaseCache, caches
-from django.db import connections
 
 from locking import metrics
 from locking.exceptions import LockError, LockMisuse, LockTimeout
@@ -51,9 +50,6 @@ CACHE_PAUSE = 1.0
 """Seconds for which a process does not use a cache that has failed."""
 ENTRY, VERSION = "value:{}", "version:{}"
 """Names in the cache, by key and by namespace."""
-SLOW_CACHE = 0.25
-"""Seconds after which a reply of the cache is slow. A build needs about five more replies of cache
-and lock, so a caller that has an older value then builds in the background."""
 
 T = TypeVar("T")
 
@@ -81,7 +77,6 @@ class Lookup:
     entry: Entry | None
     version: str | None = None
     is_up: bool = True
-    is_slow: bool = False
 
 
 class SingleFlight:
@@ -150,8 +145,7 @@ class SingleFlight:
         return caches[self._option("CACHE")]
 
     def _look_up(self, key: str, stale: float) -> Lookup:
-        started = time.monotonic()
-        if started < self._cache_paused_until:
+        if time.monotonic() < self._cache_paused_until:
             return Lookup(None, is_up=False)
         entry_name, version_name = ENTRY.format(key), VERSION.format(key.partition(":")[0])
         try:
@@ -161,14 +155,13 @@ class SingleFlight:
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
             return Lookup(None, is_up=False)
-        is_slow = time.monotonic() - started > SLOW_CACHE
         entry, kept = None, found.get(entry_name)
         if kept and kept[2] == version and time.time() < kept[1] + stale:
             try:
                 entry = Entry(pickle.loads(kept[0]), *kept[1:])  # noqa: S301 - as the cache does
             except Exception as error:  # noqa: BLE001 - a class may be gone or have changed
                 logger.warning("Value of %r cannot be read, building it again: %r", key, error)
-        return Lookup(entry, version, is_slow=is_slow)
+        return Lookup(entry, version)
 
     def _store(self, key: str, entry: Entry, seconds: float) -> None:
         try:
@@ -207,21 +200,15 @@ class _Request:
 
     def get(self) -> Any:
         look_up = partial(self.home._look_up, self.key, self.stale)
-        builds = self.home._builds
         while True:
             lookup = self.home._lookups.call(self.key, look_up)
             entry = lookup.entry
             if entry is not None and entry.is_fresh():
                 return _serve(self.key, entry)
-            flight = (self.key, lookup.version)
             if entry is None and self.key in self._under_way():
                 raise LockMisuse(f"The build of {self.key!r} asks for itself.")
             build = partial(self._build_once, lookup)
-            if entry is not None and lookup.is_slow:
-                if flight not in builds:
-                    _run_in_background(partial(builds.call, flight, build), self.key)
-                return _serve(self.key, entry)
-            future, is_mine = builds.begin(flight, build)
+            future, is_mine = self.home._builds.begin((self.key, lookup.version), build)
             if is_mine:
                 return future.result()
             if entry is not None:
@@ -299,23 +286,6 @@ class _Request:
 
 def _lock_name(key: str) -> ReservedName:
     return ReservedName(BUILD_PREFIX + key)
-
-
-def _run_in_background(run: Callable[[], object], key: str) -> None:
-    """Run a build in a thread of its own, for a caller that has a stale value to serve."""
-
-    def run_and_log() -> None:
-        try:
-            run()
-        except Exception:  # no caller waits for it; the next one tries again
-            logger.warning("Build of %r failed", key, exc_info=True)
-        finally:
-            connections.close_all()  # those of this thread
-
-    try:
-        threading.Thread(target=run_and_log, name="build", daemon=True).start()
-    except RuntimeError:  # no more threads
-        run()
 
 
 def _serve(key: str, entry: Entry, *, waited: bool = False) -> Any:

@@ -100,21 +100,6 @@ def test_others_get_the_stale_value_during_a_build(flight, other, held, threads)
     assert other.get_or_build("stale:1", unexpected, **KEPT) == "new"
 
 
-def test_slow_cache_moves_the_build_to_the_background(flight, held, threads):
-    flight.get_or_build("slow:1", lambda: "old", **EXPIRED)
-    build = held("new")
-    with patch("locking.single_flight.SLOW_CACHE", -1.0):
-        assert (
-            threads.submit(flight.get_or_build, "slow:1", build, **KEPT).result(WAIT_TIMEOUT)
-            == "old"
-        )
-        build.wait_until_started()
-        assert flight.get_or_build("slow:1", unexpected, **KEPT) == "old"
-    build.end()
-    until(lambda: flight.get_or_build("slow:1", unexpected, **KEPT) == "new", "the new value")
-    assert build.count == 1
-
-
 def test_caller_without_a_value_waits_for_the_builder(flight, other, held, threads, settings):
     build = held("new")
     readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]
