@@ -42,32 +42,21 @@ IDLE_CHECKS = 5
 """Checks without a lease after which the thread ends; the next lease starts it again."""
 
 
-class Renewable(Protocol):
-    """The part of a lease that the watchdog uses; see `locking.lease.Lease`."""
+class _Lease(Protocol):
+    """What the watchdog uses of a `locking.lease.Lease`, which imports this module."""
 
     claim: Claim
     renew_at: float
     hold_until: float
 
     @property
-    def deadline(self) -> float:
-        """Monotonic time at which the lease ends."""
-
+    def deadline(self) -> float: ...
     @property
-    def lost(self) -> bool:
-        """True if it has ended."""
-
-    def renew(self) -> None:
-        """Extend it, or raise LockLost."""
-
-    def give_up(self, reason: str) -> None:
-        """Mark it as lost, and release it in the store."""
-
-    def mark_lost(self) -> None:
-        """Record the loss."""
-
-    def log(self, level: int, event: str, *, exc_info: bool = False) -> None:
-        """Log `event` with the lease."""
+    def lost(self) -> bool: ...
+    def renew(self) -> None: ...
+    def give_up(self, reason: str) -> None: ...
+    def mark_lost(self) -> None: ...
+    def log(self, level: int, event: str, *, exc_info: bool = False) -> None: ...
 
 
 class Renewer:
@@ -75,7 +64,7 @@ class Renewer:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self.leases: set[Renewable] = set()
+        self.leases: set[_Lease] = set()
         """The leases to renew, and those whose `max_hold` or whose holder may end."""
         self._wake = threading.Condition()
         self.next_renewal = math.inf
@@ -83,10 +72,10 @@ class Renewer:
         self.thread: threading.Thread | None = None
         self.workers: list[Future[None]] = []
         """The threads that renew leases, one unless a request gets no reply."""
-        self._pending: set[Renewable] = set()
+        self._pending: set[_Lease] = set()
         """Leases whose renewal has no reply yet."""
 
-    def add(self, lease: Renewable) -> None:
+    def add(self, lease: _Lease) -> None:
         """Renew `lease` until it is removed or lost."""
         self.leases.add(lease)
         if self.thread is None or lease.renew_at < self.next_renewal:
@@ -98,11 +87,11 @@ class Renewer:
                     self.thread = thread
                 self._wake.notify()
 
-    def remove(self, lease: Renewable) -> None:
+    def remove(self, lease: _Lease) -> None:
         """Stop renewing `lease`."""
         self.leases.discard(lease)
 
-    def reschedule(self, lease: Renewable) -> None:
+    def reschedule(self, lease: _Lease) -> None:
         """Wake the thread if the lease's next renewal is now the first one due."""
         if lease in self.leases and lease.renew_at < self.next_renewal:
             self.add(lease)
@@ -180,7 +169,7 @@ class Renewer:
             except BaseException:  # the other leases need their renewal
                 logger.exception("Watchdog of %s failed, continuing", self.alias)
 
-    def _renew(self, lease: Renewable) -> None:
+    def _renew(self, lease: _Lease) -> None:
         lease.renew_at = lease.deadline  # without a reply, look at it again when it ends
         self._pending.add(lease)
         try:
@@ -189,7 +178,7 @@ class Renewer:
             self._pending.discard(lease)
             self.reschedule(lease)
 
-    def _ask(self, lease: Renewable) -> None:
+    def _ask(self, lease: _Lease) -> None:
         if time.monotonic() >= lease.hold_until:
             lease.give_up("lock released: it was held for its max_hold")
             return
