@@ -22,6 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypedDict, Unpack
 
@@ -59,38 +60,29 @@ class LockOptions(TypedDict, total=False):
     """True if `async with` cancels its task when the lease is lost, and then raises LockLost."""
 
 
+@dataclass(eq=False)
 class Lock(ABC):
     """A lock on one name; how its backend is chosen is left to the subclass."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        renew: bool = True,
-        on_lost: OnLost = None,
-        reentrant: bool = True,
-        max_hold: float | None = None,
-        until: Literal["block", "commit"] | None = None,
-        cancel_on_loss: bool = False,
-    ) -> None:
-        check_name(name)
-        check_timeout(timeout)
-        for seconds in (ttl, max_hold):
+    name: str
+    _: KW_ONLY  # see LockOptions
+    ttl: float | None = None
+    timeout: float | None = None
+    renew: bool = True
+    on_lost: OnLost = None
+    reentrant: bool = True
+    max_hold: float | None = None
+    until: Literal["block", "commit"] | None = None
+    cancel_on_loss: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_timeout(self.timeout)
+        for seconds in (self.ttl, self.max_hold):
             if seconds is not None:
                 check_ttl(seconds)
-        if until not in (None, "block", "commit"):
-            raise LockMisuse(f'Invalid until {until!r}: give "block" or "commit".')
-        self.name = name
-        self.ttl = ttl
-        self.timeout = timeout
-        self.renew = renew
-        self.on_lost = on_lost
-        self.reentrant = reentrant
-        self.max_hold = max_hold
-        self.until = until
-        self.cancel_on_loss = cancel_on_loss
+        if self.until not in (None, "block", "commit"):
+            raise LockMisuse(f'Invalid until {self.until!r}: give "block" or "commit".')
 
     @abstractmethod
     def lease_of(self, caller: object) -> Lease | None:
