@@ -13,7 +13,7 @@ from celery.exceptions import OperationalError
 from django.db import connection, connections
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from locking.jobs import runs
+from locking.jobs import runs, times
 from locking.jobs.beat import EARLY, MISSED, AlignedInterval, Scheduler, scheduled_times
 from locking.jobs.tasks import prune_job_runs
 from locking.models import JobRun
@@ -122,16 +122,24 @@ class TestScheduler:
         assert PeriodicTask.objects.count() == 1
         assert not [one.getMessage() for one in caplog.records if one.levelno > logging.INFO]
 
-    def test_message_carries_its_time_and_has_a_row(self, scheduler, sent) -> None:
+    @pytest.mark.stores
+    @pytest.mark.usefixtures("time_zones")
+    def test_each_hour_is_sent_once_with_its_time_and_a_row(self, scheduler, sent) -> None:
         entry = scheduler.schedule["prune"]
+        assert not entry.is_due().is_due, "created just now"
+        assert entry.is_due().next <= 3601
         hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-        entry.last_run_at = hour - timedelta(minutes=61)
+        entry.last_run_at -= timedelta(hours=2)
+        assert entry.is_due().is_due
         scheduler.apply_entry(entry)
         expected = [hour - timedelta(hours=1), hour]
         assert [options["headers"][runs.HEADER] for options in sent] == [
             moment.isoformat() for moment in expected
         ]
-        assert sorted(run.scheduled_for for run in JobRun.objects.all()) == expected
+        rows = sorted(run.scheduled_for for run in JobRun.objects.all())
+        assert rows == [times.stored(moment) for moment in expected]
+        next(entry).save()
+        assert not scheduler.Entry(entry.model, app=scheduler.app).is_due().is_due
 
     def test_other_tasks_get_one_message_however_late(self, scheduler, monkeypatch) -> None:
         sent = []

@@ -45,9 +45,10 @@ class TestResend:
         )
         return sent
 
+    @pytest.mark.usefixtures("time_zones")
     def test_unfinished_runs_are_sent_again_once(self, sent) -> None:
         runs.register("a task that is gone", [], {}, noon(seconds=-1))
-        runs.register("tidy", ["Kettle"], {}, noon())
+        runs.register("tidy", ["Kettle"], {}, noon(), options={"expires": 7200})
         deliver(noon(seconds=1))
         JobRun.objects.filter(state=State.DONE).update(state=State.RUNNING)
         deliver(noon(seconds=2))
@@ -57,7 +58,11 @@ class TestResend:
         assert runs.resend_unfinished() == 0, "there are messages under way"
         assert [args for args, *_ in sent] == [["Kettle"], []]
         times = [options["headers"][runs.HEADER] for *_, options in sent]
-        assert times == [noon().isoformat(), noon(seconds=1).isoformat()]
+        assert [*map(datetime.fromisoformat, times)] == [noon(), noon(seconds=1)]
+        for args, kwargs, options in sent:
+            tidy.apply(args, kwargs, headers=options["headers"])
+        assert JobRun.objects.filter(state=State.DONE).count() == 3
+        assert JobRun.objects.count() == 4
 
     def test_runs_that_cannot_be_sent_keep_no_other_one_from_its_turn(
         self, sent, monkeypatch
@@ -102,9 +107,11 @@ class TestResend:
         ("scheduled_for", "options", "why"),
         [
             (noon(), {"expires": 0}, "expired before it was finished"),
+            (noon(), {"expires": datetime(2026, 1, 1)}, "expired before it was finished"),
             (noon() - runs.MAX_MESSAGE_AGE, {}, "1 job runs failed"),
         ],
     )
+    @pytest.mark.usefixtures("time_zones")
     def test_run_that_is_too_old_fails(self, sent, caplog, scheduled_for, options, why) -> None:
         runs.register("tidy", [], {}, scheduled_for, options=options)
         let_time_pass(minutes=1)

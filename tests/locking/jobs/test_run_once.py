@@ -77,10 +77,11 @@ def let_time_pass(**duration: float) -> None:
 
 
 class TestIdentity:
+    @pytest.mark.usefixtures("time_zones")
     def test_duplicate_message_is_turned_away(self) -> None:
         assert deliver(noon()) == 1
         assert deliver(noon()) is None
-        assert executed == [(noon(), 1)]
+        assert executed == [(times.stored(noon()), 1)]
         run = JobRun.objects.get()
         assert (run.state, run.attempts, run.duplicates, run.detail) == (State.DONE, 1, 1, "1")
         assert run.host

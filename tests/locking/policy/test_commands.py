@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from io import StringIO
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -11,7 +12,7 @@ from django.utils import timezone
 
 from locking import LockLost, lock, locks, policy
 from locking.jobs import pruning, runs
-from locking.models import IdempotencyKey, JobRun, LockRow
+from locking.models import IdempotencyKey, JobRun, LockPolicyChange, LockRow
 from locking.policy import switch
 from tests.locking.policy.two_backends import new, old, row, two_backends
 from tests.locking.scripted import unavailable
@@ -49,6 +50,14 @@ def test_lock_policy_shows_no_mode_in_a_project_without_modes(settings) -> None:
     assert " old   new  forced" in manage("lock_policy", "history")
     with pytest.raises(CommandError, match="unrecognized arguments: --mode"):
         manage("lock_policy", "switch", "old", "--mode", "checked")
+
+
+@pytest.mark.usefixtures("time_zones")
+def test_history_shows_local_times(settings) -> None:
+    manage("lock_policy", "switch", "new", "--force")
+    moment = LockPolicyChange.objects.get().changed_at
+    local = moment.astimezone(ZoneInfo(settings.TIME_ZONE)) if settings.USE_TZ else moment
+    assert f"{local:%Y-%m-%d %H:%M:%S}" in manage("lock_policy", "history")
 
 
 @pytest.mark.parametrize(
