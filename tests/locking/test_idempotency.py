@@ -23,25 +23,22 @@ from django.test import RequestFactory
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 
-from locking import LockMisuse, idempotency, locks
+from locking import LockMisuse, idempotency
 from locking.exceptions import KeyReused, KeyUnusable
 from locking.idempotency import KEPT_FOR, Attempt, StoredResponse, prune
 from locking.idempotency.views import idempotent
 from locking.jobs.tasks import prune_idempotency_keys
 from locking.models import IdempotencyKey
 from tests.locking.calls import held_by_another
-from tests.locking.scripted import PATH, ScriptedBackend, unavailable
+from tests.locking.scripted import unavailable
 
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.stores,
+    pytest.mark.usefixtures("backend"),
+]
 
 # The effect is a new group: nothing but the key prevents a second one.
-
-
-@pytest.fixture(autouse=True)
-def backend(settings) -> ScriptedBackend:
-    settings.LOCKS = {"scripted": {"BACKEND": PATH}}
-    settings.LOCK_POLICY = {"BACKEND": "scripted"}
-    return locks["scripted"]
 
 
 def effects() -> int:

@@ -16,14 +16,13 @@ from locking.models import JobRun
 from tests.locking.jobs.test_run_once import (
     State,
     _clean,
-    apart,
     deliver,
     let_time_pass,
     noon,
     tidy,
 )
 
-__all__ = ["_clean", "apart"]
+__all__ = ["_clean"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 

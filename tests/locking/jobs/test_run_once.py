@@ -17,9 +17,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.jobs import celery_queue, runs, times
 from locking.jobs.run_once import TIME_LIMIT, current_run, run_once
 from locking.models import JobRun
-from tests.locking.policy.two_backends import apart
 
-__all__ = ["apart"]
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
 celery = Celery("test-jobs", broker="memory://", set_as_current=False)

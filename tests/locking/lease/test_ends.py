@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -16,16 +15,9 @@ from locking import LockLost, LockMisuse, locks
 from locking.jobs import tasks
 from locking.lease import State
 from tests.locking.calls import acquired
-from tests.locking.scripted import PATH, ScriptedBackend, unavailable
+from tests.locking.scripted import unavailable
 
 assert tasks  # connects the signals
-
-
-@pytest.fixture
-def backend(settings) -> Iterator[ScriptedBackend]:
-    settings.LOCKS = {"scripted": {"BACKEND": PATH}}
-    yield locks["scripted"]
-    locks.close()
 
 
 @pytest.mark.django_db(transaction=True)

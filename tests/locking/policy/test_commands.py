@@ -13,12 +13,11 @@ from django.utils import timezone
 from locking import LockLost, lock, locks, policy
 from locking.jobs import pruning, runs
 from locking.models import IdempotencyKey, JobRun, LockPolicyChange, LockRow
+from locking.policy import stored_policy as row
 from locking.policy import switch
-from tests.locking.policy.two_backends import new, old, row, two_backends
 from tests.locking.scripted import unavailable
 
-__all__ = ["new", "old", "two_backends"]
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("two_backends")]
 
 
 def manage(*args: str) -> str:

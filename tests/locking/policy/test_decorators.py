@@ -19,14 +19,9 @@ from django.views import View
 from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, locked, locks
 from locking.lease import LockStore
 from tests.locking.calls import held_by_another
-from tests.locking.scripted import PATH, unavailable
+from tests.locking.scripted import unavailable
 
-
-@pytest.fixture(autouse=True)
-def backend(settings) -> LockStore:
-    settings.LOCKS = {"scripted": {"BACKEND": PATH}, "other": {"BACKEND": PATH}}
-    del settings.LOCK_POLICY  # the first backend is active, and no database is read
-    return locks["scripted"]
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture

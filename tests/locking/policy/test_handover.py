@@ -18,9 +18,7 @@ from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome
 from tests.locking.lock_worker import Forked
 from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, PolicyCommands, overlaps
-from tests.locking.policy.two_backends import apart
 
-__all__ = ["apart"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 AGE, GRACE = 0.1, 1.0

@@ -19,12 +19,15 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockMisuse, LockUnavailable, lock, policy
 from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
+from locking.policy import stored_policy as row
 from locking.refresh import clock
-from tests.locking.policy.two_backends import AGE, apart, new, row, two_backends
 from tests.locking.scripted import unavailable
 
-__all__ = ["apart", "new", "two_backends"]
-pytestmark = [pytest.mark.django_db, pytest.mark.stores]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.stores,
+    pytest.mark.usefixtures("two_backends"),
+]
 
 
 def test_first_read_creates_the_row_from_the_settings() -> None:
@@ -41,13 +44,13 @@ def test_policy_is_cached_until_its_maximum_age(django_assert_num_queries, monke
             policy.current(60)
     seen = policy.current()
     LockPolicy.objects.update(epoch=7)
-    until(lambda: clock() - seen.read_at > AGE, "what was seen being old")
+    until(lambda: clock() - seen.read_at > active.MAX_AGE, "what was seen being old")
     assert policy.current().epoch == 7
 
 
 def test_callers_use_the_previous_policy_during_a_read(apart, monkeypatch) -> None:
     stale = policy.current()
-    until(lambda: clock() - stale.read_at > AGE / 2, "the policy being due for a read")
+    until(lambda: clock() - stale.read_at > active.MAX_AGE / 2, "the policy being due for a read")
     monkeypatch.setattr(active, "MAX_AGE", 60)
     reading, answer = threading.Event(), threading.Event()
     read = active.stored_policy
@@ -170,7 +173,7 @@ def test_switch_increases_the_epoch_and_writes_history() -> None:
     assert (first.epoch, first.from_backend, first.to_backend) == (2, "old", "new")
     assert (first.from_mode, first.to_mode) == ("checked", "unchecked")
     assert (first.changed_by, first.reason, first.forced) == ("ann", "why", False)
-    assert first.drained_ms >= AGE * 1000
+    assert first.drained_ms >= active.MAX_AGE * 1000
     assert (last.epoch, last.to_backend, last.changed_by) == (3, "old", "bob")
 
 
