@@ -1,4 +1,4 @@
-"""Tasks on a backend of Django's Tasks, and `main`: a process that enqueues them for a test.
+"""Tasks on a backend of Django's Tasks, and what processes of a test do with them.
 
 The effect of a task is a row, which is counted. A task with a gate adds itself to the Redis list
 `started` and waits for an entry in the list that the gate names.
@@ -6,9 +6,8 @@ The effect of a task is a row, which is counted. A task with a gate adds itself 
 
 import json
 import os
-import sys
+import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import django
 from celery import Celery
@@ -60,11 +59,6 @@ def control(number: int) -> None:
     affect("control", number, 1)
 
 
-def create() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE effect (name VARCHAR(9), number INTEGER, attempt INTEGER)")
-
-
 def send(number: int, every: int) -> None:
     """Enqueue both tasks for each scheduled time; one in `every` waits at a gate."""
     for one in range(number):
@@ -74,19 +68,9 @@ def send(number: int, every: int) -> None:
             control.enqueue(one)
 
 
-def resend() -> int:
-    return runs.resend_unfinished()
-
-
-def effects(name: str) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT number, attempt FROM effect WHERE name = %s", [name])
-        return list(cursor.fetchall())
-
-
-def main() -> None:
-    """Execute the functions that standard input names, one a line, and print their results."""
+def resend() -> None:
+    """Send unfinished runs again until this process is killed."""
     runs.RESEND_INTERVAL = timedelta(seconds=3)
-    for line in sys.stdin:
-        name, *args = json.loads(line)
-        print(json.dumps(globals()[name](*args)), flush=True)  # noqa: T201
+    while True:
+        runs.resend_unfinished()
+        time.sleep(0.1)

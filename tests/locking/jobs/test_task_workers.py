@@ -18,11 +18,11 @@ from django.conf import settings
 from redis import Redis
 
 from devservers import MariaDb, Server, start_all, stop_all
+from tests.locking.backends.database.database_tools import Root
 from tests.locking.jobs.tasks_settings import INSTALLED
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 90.0
-MAIN = "from tests.locking.jobs.tasks_project import main; main()"
 WORKERS = {
     "django_tasks_db": ("django", "db_worker", "--interval=0.1", "--no-startup-delay"),
     "django_ox": ("django", "ox_worker", "--interval=0.1"),
@@ -52,62 +52,38 @@ class Worker(Server):
         return True  # a test waits for what it executes
 
 
-class Sender:
-    """A process of the project that enqueues tasks."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-c", MAIN]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-
-    def send(self, *call: object) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps(call) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> Any:
-        assert self.process.stdout
-        return json.loads(self.process.stdout.readline())
-
-    def call(self, *call: object) -> Any:
-        self.send(*call)
-        return self.receive()
-
-
 class Site:
-    """The database, two senders and three workers of a project on one task backend."""
+    """The database and three workers of a project on one task backend."""
 
-    def __init__(self, backend: str, redis: Redis) -> None:
-        self.redis = redis
-        self.senders = [Sender(), Sender()]
+    def __init__(self, backend: str, database: str, mariadb: MariaDb, redis: Redis) -> None:
+        self.database, self.redis, self.root = database, redis, Root(mariadb)
         self.workers = [Worker(backend) for _ in range(3)]
 
-    def call(self, *call: object) -> Any:
-        return self.senders[0].call(*call)
+    def do(self, call: str) -> subprocess.Popen[bytes]:
+        """Let another process of the project make a call."""
+        code = f"from tests.locking.jobs import tasks_project; tasks_project.{call}"
+        return subprocess.Popen([sys.executable, "-c", code])
+
+    def effects(self, name: str) -> list[tuple[int, int]]:
+        """Return the numbers of the tasks that had an effect, with their attempts."""
+        sql = f"SELECT number, attempt FROM {self.database}.effect WHERE name = '{name}'"  # noqa: S608
+        return list(self.root(sql))
 
     def started(self) -> dict[str, Any] | None:
         """Return the next task that waits at a gate, and its worker."""
-        entry = self.redis.lpop("started")
+        entry = self.redis.blpop(["started"], timeout=0.1)
         if not entry:
             return None
-        found: dict[str, Any] = json.loads(entry)
+        found: dict[str, Any] = json.loads(entry[1])
         (worker,) = (one for one in self.workers if one.pid == found["pid"])
         return {**found, "worker": worker}
-
-    def open(self, gate: str) -> None:
-        self.redis.rpush(gate, "go")
-
-    def close(self) -> None:
-        stop_all(self.workers)
-        for sender in self.senders:
-            sender.process.kill()
-            sender.process.communicate()
 
 
 @pytest.fixture(params=INSTALLED or ["django_tasks_db"])
 def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     name = f"tasks_{time.time_ns()}"
-    mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    table = f"CREATE TABLE {name}.effect (name VARCHAR(9), number INTEGER, attempt INTEGER)"
+    mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4", table)
     added = {
         "DATABASE_URL": f"{mariadb.url.rpartition('/')[0]}/{name}",
         "DJANGO_SETTINGS_MODULE": "tests.locking.jobs.tasks_settings",
@@ -121,12 +97,14 @@ def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Ite
     subprocess.run(migrate, check=True, timeout=120)
     with Redis.from_url(settings.REDIS_URL) as redis:
         redis.delete("started")
-        made = Site(request.param, redis)
+        made = Site(request.param, name, mariadb, redis)
+        resending = made.do("resend()")
         try:
-            made.call("create")
             yield made
         finally:
-            made.close()
+            stop_all(made.workers)
+            resending.kill()
+            resending.wait()
             mariadb.execute(f"DROP DATABASE {name}")
 
 
@@ -134,19 +112,17 @@ def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.parametrize(("number", "every"), [(40, 10), (1000, 25)])
 def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> None:
     """Two senders enqueue every run; each gate is a run whose worker is killed or stopped."""
-    for sender in site.senders:
-        sender.send("send", number, every)
+    senders = [site.do(f"send({number}, {every})") for _ in range(2)]
     start_all(site.workers)
     faults: Counter[str] = Counter()
     stopped: dict[str, Any] | None = None
-    for sender in site.senders:
-        sender.receive()
+    assert [sender.wait() for sender in senders] == [0, 0]
     deadline = time.monotonic() + TIMEOUT + number / 2
-    while len(done := dict(site.call("effects", "once"))) < number or stopped:
+    while len(done := dict(site.effects("once"))) < number or stopped:
         assert time.monotonic() < deadline, (number - len(done), faults)
         if stopped and int(stopped["gate"].partition("-")[2]) in done:
             stopped["worker"].resume()  # another attempt has taken over
-            site.open(stopped["gate"])
+            site.redis.rpush(stopped["gate"], "go")
             stopped = None
         if found := site.started():
             if faults["killed"] <= faults["stopped"] or stopped:
@@ -157,14 +133,13 @@ def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> N
                 faults["stopped"] += 1
                 stopped = found
                 found["worker"].pause()
-        site.call("resend")
     assert faults.total() == number / every
     assert len(faults) == 2, faults
     for worker in site.workers:
         worker.terminate()
-    effects = site.call("effects", "once")
+    effects = site.effects("once")
     assert Counter(one for one, _ in effects) == dict.fromkeys(range(number), 1)
     later = {one for one, attempt in effects if attempt > 1}
     assert later >= set(range(0, number, every)), "a fault came too late"
-    control = Counter(one for one, _ in site.call("effects", "control"))
+    control = Counter(one for one, _ in site.effects("control"))
     assert control == dict.fromkeys(range(5), 2), "the control: each message had an effect"
