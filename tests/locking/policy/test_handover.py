@@ -1,14 +1,19 @@
 """Switches between real stores: under load, with slow commits, old snapshots and a silent store."""
 
+from __future__ import annotations
+
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from django.db import connection
+from django.conf import settings
+from django.db import connection, transaction
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
@@ -17,12 +22,98 @@ from locking.models import LockPolicy
 from locking.policy import active, switch, switching
 from tests.fault_rows import record_fault, record_outcome
 from tests.locking.lock_worker import Forked
-from tests.locking.policy.policy_worker import KEEP_SNAPSHOT, PolicyCommands, overlaps
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 AGE, GRACE = 0.1, 1.0
 NAMES = ["sale:1", "sale:2", "job:1"]
+HOLD, IDLE = 0.004, 0.01
+"""Seconds for which a contender holds a lock, at most, and between two locks."""
+
+KEEP_SNAPSHOT = {
+    "mysql": "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+}
+"""Let a transaction of this session see the database as it was at its first query."""
+
+
+class Grant(NamedTuple):
+    """The time for which one caller believed that it held a lock; monotonic, of all processes."""
+
+    name: str
+    backend: str
+    epoch: int
+    start: float
+    end: float
+
+
+def overlaps(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
+    """Return the pairs of grants of one name that were in force at the same time."""
+    found, last = [], dict[str, Grant]()
+    for grant in sorted(grants, key=lambda each: each.start):
+        before = last.get(grant.name)
+        if before is not None and grant.start < before.end:
+            found.append((before, grant))
+        if before is None or grant.end > before.end:
+            last[grant.name] = grant
+    return found
+
+
+class Contenders:
+    """The threads of another process, which record when they believed that they held a lock."""
+
+    def __init__(self, locks: dict[str, Any]) -> None:
+        settings.LOCKS, settings.LOCK_POLICY = locks, {"BACKEND": next(iter(locks))}
+        active.MAX_AGE, active.FRESH = AGE, AGE / 2
+        self._ended, self._threads = threading.Event(), ThreadPoolExecutor()
+        self._running: list[Future[list[Grant]]] = []
+
+    def contend(self, *kinds: str) -> None:
+        """Acquire and release in threads; those with a "snapshot" in transactions that last."""
+        block = {"snapshot": self._old_snapshot, "plain": nullcontext}
+        self._running += [self._threads.submit(self._contend, block[kind]) for kind in kinds]
+
+    def _contend(self, block: Callable[[], AbstractContextManager[None]]) -> list[Grant]:
+        grants: list[Grant] = []
+        try:
+            while not self._ended.is_set():
+                with block():
+                    began = time.monotonic()
+                    while time.monotonic() < began + 0.5 and not self._ended.wait(IDLE):
+                        with suppress(LockUnavailable):
+                            grants += self._once()
+        finally:
+            connection.close()
+        return grants
+
+    @contextmanager
+    def _old_snapshot(self) -> Iterator[None]:
+        """Run the block in a transaction that sees the policy as it is now until its end."""
+        connection.ensure_connection()
+        if connection.vendor in KEEP_SNAPSHOT:
+            with connection.cursor() as cursor:
+                cursor.execute(KEEP_SNAPSHOT[connection.vendor])
+        else:
+            connection.transaction_mode = "DEFERRED"
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT backend FROM locking_lockpolicy")
+            yield
+
+    def _once(self) -> list[Grant]:
+        held = lock(random.choice(NAMES), until="block")
+        if not held.acquire(timeout=10):
+            return []
+        lease, start = held.lease, time.monotonic()
+        time.sleep(random.uniform(0, HOLD))
+        end = max(start, min(time.monotonic(), lease.deadline))
+        with suppress(LockError):
+            held.release()
+        return [Grant(lease.name, lease.backend.alias, lease.epoch, start, end)]
+
+    def stop(self) -> list[Grant]:
+        """End the contenders; return their grants."""
+        self._ended.set()
+        return [grant for one in self._running for grant in one.result()]
 
 
 @pytest.fixture
@@ -95,11 +186,11 @@ def test_switches_with_faults_never_have_two_holders(stores, database_url, redis
     with ExitStack() as stack:
         workers = []
         for _ in range(3):
-            worker = Forked(PolicyCommands, stores, AGE, databases={"default": database_url})
+            worker = Forked(Contenders, stores, databases={"default": database_url})
             stack.callback(worker.close)
-            worker.call("contend", NAMES, threads=2, idle=0.01)
+            worker.call("contend", "plain", "plain")
             workers.append(worker)
-        workers[0].call("contend", NAMES, threads=1, idle=0.01, snapshots=True)
+        workers[0].call("contend", "snapshot")
         finished = 0
         for number in range(rounds):
             finished += switch_with_a_fault(number, redis)
