@@ -10,26 +10,6 @@ from locking.handler import create
 from tests.locking.scripted import scripted, waiters
 
 
-def test_waiter_cancelled_twice_leaves_no_trace(process) -> None:
-    async def wait() -> bool:
-        return await process.lock("a").aacquire()
-
-    async def main() -> None:
-        async with process.lock("a"):
-            waiter = asyncio.create_task(wait())
-            while not waiters(process):
-                await asyncio.sleep(0.001)
-            waiter.cancel()
-            await asyncio.sleep(0)
-            waiter.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiter
-            assert not waiters(process)
-        assert not process.inspect()
-
-    asyncio.run(main())
-
-
 def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
     backend = scripted()
     requested, reply = threading.Event(), threading.Event()

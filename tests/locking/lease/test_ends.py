@@ -11,7 +11,7 @@ from django.core.signals import request_finished, request_started
 from django.db import transaction
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockMisuse, locks
+from locking import LockLost, locks
 from locking.jobs import tasks
 from locking.lease import State
 from tests.locking.calls import acquired
@@ -36,15 +36,6 @@ def test_lock_is_held_until_the_transaction_ends(backend, outcome: str) -> None:
             transaction.set_rollback(True)
     assert not backend.inspect()
     assert lock.lease is None
-
-
-@pytest.mark.django_db(transaction=True)
-def test_without_a_transaction_the_block_ends_the_hold(backend) -> None:
-    with backend.lock("a", until="commit"):
-        pass
-    assert not backend.inspect()
-    with pytest.raises(LockMisuse, match="until"):
-        backend.lock("a", until="request")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +142,7 @@ def test_interrupted_release_leaves_a_lease_that_is_not_held(backend, lease_is_l
         lease.release()
     assert lease.state is (State.LOST if lease_is_lost else State.UNCONFIRMED)
     assert lease.lost is lease_is_lost
+    assert not backend.renewer.leases
     with pytest.raises(LockLost):
         lease.check()
 

@@ -10,7 +10,7 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost
-from locking.lease import Lease, State
+from locking.lease import Lease
 from locking.testing.calls import passes_in_child
 from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
@@ -225,13 +225,3 @@ def test_forked_child_renews_only_its_own_leases() -> None:
         assert passes_in_child(renews_only_its_own)
         before = len(backend.backend.times("extend"))
         until(lambda: len(backend.backend.times("extend")) > before, "renewals in the parent")
-
-
-def test_failed_release_ends_the_renewal() -> None:
-    backend = scripted()
-    backend.backend.then("release", unavailable)
-    with backend.lock("a") as lease:
-        pass  # the work is done: the grant ends with its ttl
-    assert lease.state is State.UNCONFIRMED
-    assert not backend.renewer.leases
-    assert not backend.held
