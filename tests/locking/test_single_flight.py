@@ -47,19 +47,6 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-@pytest.fixture
-def held() -> Iterator[Callable[[object], HeldCall]]:
-    builds: list[HeldCall] = []
-
-    def make(value: object) -> HeldCall:
-        builds.append(HeldCall(value))
-        return builds[-1]
-
-    yield make
-    for build in builds:
-        build.end()
-
-
 def waiters() -> int:
     return sum(held.waiters or 0 for held in locks["redis"].inspect())
 
@@ -86,9 +73,9 @@ def test_value_older_than_stale_is_built_again(flight):
     assert flight.get_or_build("old:1", lambda: "new", ttl=AT_ONCE, stale=AT_ONCE) == "new"
 
 
-def test_others_get_the_stale_value_during_a_build(flight, other, held, threads):
+def test_others_get_the_stale_value_during_a_build(flight, other, threads):
     flight.get_or_build("stale:1", lambda: "old", **EXPIRED)
-    build = held("new")
+    build = HeldCall("new")
     builder = threads.submit(flight.get_or_build, "stale:1", build, **KEPT)
     build.wait_until_started()
     assert flight.get_or_build("stale:1", unexpected, **KEPT) == "old"
@@ -100,8 +87,8 @@ def test_others_get_the_stale_value_during_a_build(flight, other, held, threads)
     assert other.get_or_build("stale:1", unexpected, **KEPT) == "new"
 
 
-def test_caller_without_a_value_waits_for_the_builder(flight, other, held, threads, settings):
-    build = held("new")
+def test_caller_without_a_value_waits_for_the_builder(flight, other, threads, settings):
+    build = HeldCall("new")
     readers = [threads.submit(flight.get_or_build, "wait:1", build, **KEPT)]
     build.wait_until_started()
     for home in (flight, flight, other):
@@ -117,10 +104,10 @@ def test_caller_without_a_value_waits_for_the_builder(flight, other, held, threa
     assert outcomes["wait"] + outcomes.get("hit", 0) == 3
 
 
-def test_threads_share_a_lookup_until_invalidation(flight, held, threads):
+def test_threads_share_a_lookup_until_invalidation(flight, threads):
     flight.get_or_build("look:1", lambda: "seen", **KEPT)
     cache = caches["default"]
-    lookup = held(cache.get_many(["value:look:1", "version:look"]))
+    lookup = HeldCall(cache.get_many(["value:look:1", "version:look"]))
     with (
         patch.object(type(cache), "get_many", lambda self, names: lookup()),
         patch.object(Future, "result", autospec=True, side_effect=Future.result) as waits,
@@ -153,8 +140,8 @@ def test_failed_build_keeps_the_stale_value(flight, caplog):
     assert flight.get_or_build("fails:1", lambda: "new", **KEPT) == "new"
 
 
-def test_failed_build_raises_in_every_waiting_caller(flight, held, threads):
-    build = held(ZeroDivisionError())
+def test_failed_build_raises_in_every_waiting_caller(flight, threads):
+    build = HeldCall(ZeroDivisionError())
     builder = threads.submit(flight.get_or_build, "fails:2", build, **KEPT)
     build.wait_until_started()
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
@@ -167,8 +154,8 @@ def test_failed_build_raises_in_every_waiting_caller(flight, held, threads):
     assert flight.get_or_build("fails:2", lambda: "new", **KEPT) == "new"
 
 
-def test_interrupted_builder_is_replaced(flight, held, threads):
-    build = held(KeyboardInterrupt())
+def test_interrupted_builder_is_replaced(flight, threads):
+    build = HeldCall(KeyboardInterrupt())
     builder = threads.submit(flight.get_or_build, "stopped:1", build, **KEPT)
     build.wait_until_started()
     waits = threads.submit(flight.get_or_build, "stopped:1", lambda: "new", **KEPT)
@@ -213,9 +200,9 @@ def is_interrupted_at(line: int, calls: SharedCalls[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("is_invalidated", [True, False])
-def test_build_from_before_invalidation_is_not_served(flight, other, held, threads, is_invalidated):
+def test_build_from_before_invalidation_is_not_served(flight, other, threads, is_invalidated):
     flight.get_or_build("shop:1", lambda: "before that", **EXPIRED)
-    build = held("read before the change")
+    build = HeldCall("read before the change")
     builder = threads.submit(flight.get_or_build, "shop:1", build, **KEPT)
     build.wait_until_started()
     if is_invalidated:  # the control shows that the late value is served otherwise
@@ -234,8 +221,8 @@ def test_invalidated_value_stays_outdated_when_its_version_is_evicted(flight):
     assert flight.get_or_build("evicted:1", lambda: "new", **KEPT) == "new"
 
 
-def test_later_caller_does_not_join_an_outdated_build(flight, held, threads):
-    build = held("before")
+def test_later_caller_does_not_join_an_outdated_build(flight, threads):
+    build = HeldCall("before")
     builder = threads.submit(flight.get_or_build, "join:1", build, **KEPT)
     build.wait_until_started()
     flight.invalidate("join")
@@ -303,9 +290,9 @@ def gone(settings: Any) -> None:
     settings.LOCKS = {**settings.LOCKS, "gone": redis}
 
 
-def test_without_cache_one_thread_at_a_time_builds(gone, held, threads, caplog):
+def test_without_cache_one_thread_at_a_time_builds(gone, threads, caplog):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
-    build = held("built")
+    build = HeldCall("built")
     builder = threads.submit(flight.get_or_build, "down:1", build, **KEPT)
     build.wait_until_started()
     assert "Cache unavailable" in caplog.text
@@ -321,9 +308,9 @@ def test_without_cache_one_thread_at_a_time_builds(gone, held, threads, caplog):
     assert flight.get_or_build("down:1", lambda: "again", **KEPT) == "again"
 
 
-def test_forked_child_does_not_wait_for_its_parent(gone, held, threads):
+def test_forked_child_does_not_wait_for_its_parent(gone, threads):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
-    build = held("parent")
+    build = HeldCall("parent")
     builder = threads.submit(flight.get_or_build, "fork:1", build, **KEPT)
     build.wait_until_started()
     with ProcessPool(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as pool:

@@ -7,23 +7,23 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.handler import create
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, waiters
 
 
 def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
     backend = scripted()
-    requested, reply = threading.Event(), threading.Event()
-    backend.backend.then("acquire", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("acquire", request := HeldCall())
     backend.backend.ignores_cancel = True  # it granted before it received the cancellation
 
     async def main() -> None:
         waiter = asyncio.create_task(backend.lock("a").aacquire())
-        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        await asyncio.to_thread(request.wait_until_started)
         waiter.cancel()
         await asyncio.sleep(0)
         waiter.cancel()
         await asyncio.sleep(0)
-        reply.set()
+        request.end()
         with pytest.raises(asyncio.CancelledError):
             await waiter
 
@@ -34,21 +34,20 @@ def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
 
 
 def test_store_that_does_not_respond_delays_no_release_in_another_one() -> None:
-    requested, reply = threading.Event(), threading.Event()
     stopped = scripted()
-    stopped.backend.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    stopped.backend.then("release", request := HeldCall())
 
     async def main() -> None:
         one, other = stopped.lock("a"), scripted().lock("a")
         assert await one.aacquire()
         assert await other.aacquire()
         releases = [asyncio.create_task(one.arelease())]
-        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        await asyncio.to_thread(request.wait_until_started)
         releases.append(asyncio.create_task(other.arelease()))
         done, _ = await asyncio.wait(
             releases, timeout=WAIT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
         )
-        reply.set()
+        request.end()
         await asyncio.wait(releases)
         assert done == {releases[1]}
 
@@ -102,17 +101,14 @@ def test_wait_for_a_task_that_has_ended_ends_without_the_lock(process) -> None:
 
 
 def test_cancelled_reentry_is_undone() -> None:
-    backend = scripted()
-    requested, reply = threading.Event(), threading.Event()
+    backend, request = scripted(), HeldCall()
 
     async def main() -> None:
         lock = backend.lock("a")
 
         async def hold() -> None:
             async with lock:
-                backend.backend.then(
-                    "set_depth", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT))
-                )
+                backend.backend.then("set_depth", request)
                 try:
                     await lock.aacquire()
                 except asyncio.CancelledError:
@@ -120,10 +116,10 @@ def test_cancelled_reentry_is_undone() -> None:
                     raise
 
         holder = asyncio.create_task(hold())
-        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        await asyncio.to_thread(request.wait_until_started)
         holder.cancel()
         await asyncio.sleep(0)
-        reply.set()
+        request.end()
         with pytest.raises(asyncio.CancelledError):
             await holder
         assert not backend.inspect()

@@ -14,6 +14,7 @@ from locking import LockLost, LockMisuse, LockTimeout, LockUnavailable, lock, lo
 from locking.claims import Claim, Grant
 from locking.testing.calls import in_thread, within
 from tests.locking.calls import acquired
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted
 
 
@@ -141,8 +142,7 @@ def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
 def test_cancellation_during_one_release_leaves_no_other_lock_held(is_granted: bool) -> None:
     """At the end of the block, or after a wait without a grant; the task goes on."""
     backend = scripted()
-    requested, reply = threading.Event(), threading.Event()
-    backend.backend.then("release", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("release", request := HeldCall())
     held = backend.lock("c", ttl=60)
     names = ["a", "b"] if is_granted else ["a", "b", "c"]
 
@@ -154,10 +154,10 @@ def test_cancellation_during_one_release_leaves_no_other_lock_held(is_granted: b
 
     async def main() -> None:
         task = asyncio.create_task(work())
-        await asyncio.to_thread(requested.wait, WAIT_TIMEOUT)
+        await asyncio.to_thread(request.wait_until_started)
         task.cancel()
         await asyncio.sleep(0)
-        reply.set()
+        request.end()
         await task
 
     with held:

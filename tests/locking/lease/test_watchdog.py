@@ -13,6 +13,7 @@ from locking import LockLost
 from locking.lease import Lease
 from locking.testing.calls import passes_in_child
 from tests.locking.calls import acquired
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, unavailable
 
 TTL = 1.8
@@ -111,14 +112,13 @@ def test_error_does_not_end_the_renewals(place: str, error: type[BaseException])
 
 def test_release_during_a_renewal_is_not_a_loss() -> None:
     backend = scripted()
-    requested, reply = threading.Event(), threading.Event()
-    backend.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("extend", request := HeldCall())
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
     lock.acquire()
-    assert requested.wait(WAIT_TIMEOUT)
+    request.wait_until_started()
     lock.release()
-    reply.set()
+    request.end()
     with backend.lock("b", ttl=TTL) as after:  # its renewal shows that the thread goes on
         until(lambda: after.renew_at > after.granted_at + TTL / 2, "the next renewal")
     assert not lost
@@ -158,12 +158,11 @@ def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
 
 def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
     backend = scripted()
-    requested, reply = threading.Event(), threading.Event()
-    backend.backend.then("extend", lambda: (requested.set(), reply.wait(WAIT_TIMEOUT)))
+    backend.backend.then("extend", request := HeldCall())
     with backend.lock("a", ttl=3) as lease:
-        assert requested.wait(WAIT_TIMEOUT)
+        request.wait_until_started()
         backend.lock("a").extend(60)
-        reply.set()  # the store executes it after the extension
+        request.end()  # the store executes it after the extension
         until(lambda: len(backend.backend.times("extend")) == 3, "another renewal, by the new ttl")
         until(lambda: backend.inspect()[0].expires_in > 50, "the longer lease")
         until(lambda: lease.remaining > 50, "the holder knowing of it")
@@ -171,8 +170,8 @@ def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
 
 def test_renewal_without_a_reply_delays_no_other_lease() -> None:
     """Neither of the same backend nor of another one, and its own lease is lost in time."""
-    backend, replies, lost = scripted(), threading.Event(), []
-    backend.backend.then("extend", *[lambda: replies.wait(WAIT_TIMEOUT)] * 3)
+    backend, request, lost = scripted(), HeldCall(), []
+    backend.backend.then("extend", *[request] * 3)
     stuck = [backend.lock(f"stuck{n}", ttl=TTL, on_lost=lost.append) for n in range(3)]
     healthy = [backend.lock(f"healthy{n}", ttl=TTL) for n in range(3)]
     healthy.append(scripted().lock("elsewhere", ttl=TTL))
@@ -183,7 +182,7 @@ def test_renewal_without_a_reply_delays_no_other_lease() -> None:
         assert not any(lease.lost for lease in leases)
         assert len(backend.renewer.workers) <= 4, "one for each request without a reply"
     finally:
-        replies.set()
+        request.end()
         for lock in healthy:
             lock.release()
         for lock in stuck:

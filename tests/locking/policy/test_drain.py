@@ -16,6 +16,7 @@ from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
 from locking.policy import stored_policy as row
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import unavailable
 
 pytestmark = pytest.mark.django_db
@@ -50,17 +51,16 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
 
 def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
     """It was requested under the old policy and arrived under the next one."""
-    asked, answer = threading.Event(), threading.Event()
-    old.backend.then("acquire", lambda: (asked.set(), answer.wait(WAIT_TIMEOUT)))
+    old.backend.then("acquire", request := HeldCall())
 
     def acquire():
         with lock("a", timeout=WAIT_TIMEOUT) as lease:
             return lease.table
 
     caller = apart(acquire)
-    assert asked.wait(WAIT_TIMEOUT)
+    request.wait_until_started()
     switch(backend="new", wait=False)
-    answer.set()
+    request.end()
     until(lambda: old.backend.times("release"), "the release of the late grant")
     assert not old.inspect()
     finish_switch()
