@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import Lock, LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
+from locking.lease import LockStore
 from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
@@ -28,14 +29,15 @@ def _first_read(db: None, two_backends: None) -> None:
     policy.current()
 
 
+def granted(name: str) -> tuple[LockStore, int]:
+    """Acquire and release a lock; return who granted it, and its epoch."""
+    with lock(name, timeout=WAIT_TIMEOUT) as lease:
+        return lease.table, lease.epoch
+
+
 def test_new_callers_wait_for_the_new_backend(apart, old, new) -> None:
     switch(backend="new", wait=False)
-
-    def acquire():
-        with lock("a", timeout=WAIT_TIMEOUT) as lease:
-            return lease.table, lease.fence[0]
-
-    caller = apart(acquire)
+    caller = apart(granted, "a")
     asked = len(old.backend.times("acquire"))
     until(lambda: policy.current().draining, "the drain")
     assert not caller.done()
@@ -52,19 +54,14 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
 def test_grant_that_arrives_during_the_drain_is_released(apart, old, new) -> None:
     """It was requested under the old policy and arrived under the next one."""
     old.backend.then("acquire", request := HeldCall())
-
-    def acquire():
-        with lock("a", timeout=WAIT_TIMEOUT) as lease:
-            return lease.table
-
-    caller = apart(acquire)
+    caller = apart(granted, "a")
     request.wait_until_started()
     switch(backend="new", wait=False)
     request.end()
     until(lambda: old.backend.times("release"), "the release of the late grant")
     assert not old.inspect()
     finish_switch()
-    assert caller.result(WAIT_TIMEOUT) is new
+    assert caller.result(WAIT_TIMEOUT) == (new, 2)
 
 
 def test_grant_after_a_slow_policy_read_is_released(old, monkeypatch) -> None:
@@ -121,8 +118,7 @@ def test_switch_stops_waiting_but_keeps_the_names(apart, old, new, monkeypatch, 
         assert (row().state, row().still_held, row().epoch) == ("draining", ["a"], 2)
         with pytest.raises(LockTimeout):
             apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
-        with lock("b", timeout=WAIT_TIMEOUT) as lease:
-            assert (lease.table, lease.fence[0]) == (new, 2)
+        assert granted("b") == (new, 2)
     assert lock("a").acquire(timeout=0.05) is False, "nothing was told of its release"
     assert not LockPolicyChange.objects.exists()
     old.backend.script.clear()
@@ -132,15 +128,10 @@ def test_switch_stops_waiting_but_keeps_the_names(apart, old, new, monkeypatch, 
 
 def test_holder_may_acquire_other_names_during_the_drain(apart, old, new) -> None:
     """Such as a scheduled task that locks its sales; else it and the drain would deadlock."""
-
-    def acquire():
-        with lock("sale", timeout=WAIT_TIMEOUT) as lease:
-            return lease.table, lease.fence[0]
-
     with lock("job") as outer:
         switched = apart(switch, backend="new")
         until(lambda: policy.current().still_held, "the hand-over")
-        assert acquire() == apart(acquire).result(WAIT_TIMEOUT) == (new, 2)
+        assert granted("sale") == apart(granted, "sale").result(WAIT_TIMEOUT) == (new, 2)
         with lock("job") as inner:
             assert inner is outer, "re-entry stays in the old backend"
         assert not switched.done()
@@ -226,8 +217,7 @@ def test_cancelled_switch_keeps_the_old_backend(apart, old, monkeypatch) -> None
     assert switching.result(WAIT_TIMEOUT).backend == "old"
     assert (row().epoch, row().state, row().next_backend) == (1, "steady", "")
     held.release()
-    with lock("b", timeout=WAIT_TIMEOUT) as lease:
-        assert lease.table is old
+    assert granted("b") == (old, 1)
 
 
 @pytest.mark.stores
@@ -262,8 +252,7 @@ def test_cancelled_hand_over_switches_back(apart, old) -> None:
             apart(lock("b", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
         with pytest.raises(LockTimeout):
             apart(lock("a", timeout=0.1).__enter__).result(WAIT_TIMEOUT)
-        with lock("c", timeout=WAIT_TIMEOUT) as lease:
-            assert (lease.table, lease.fence[0]) == (old, 3)
+        assert granted("c") == (old, 3)
         other.release()
         assert switched.result(WAIT_TIMEOUT).backend == "old"
     changes = LockPolicyChange.objects.values_list("epoch", "from_backend", "to_backend")

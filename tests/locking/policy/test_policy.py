@@ -21,6 +21,7 @@ from locking.models import LockPolicy, LockPolicyChange
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
 from locking.policy import stored_policy as row
 from locking.refresh import clock
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import unavailable
 
 pytestmark = [
@@ -52,28 +53,16 @@ def test_callers_use_the_previous_policy_during_a_read(apart, monkeypatch) -> No
     stale = policy.current()
     until(lambda: clock() - stale.read_at > active.MAX_AGE / 2, "the policy being due for a read")
     monkeypatch.setattr(active, "MAX_AGE", 60)
-    reading, answer = threading.Event(), threading.Event()
-    read = active.stored_policy
-
-    def slow():
-        reading.set()
-        assert answer.wait(WAIT_TIMEOUT)
-        return read()
-
-    monkeypatch.setattr(active, "stored_policy", slow)
+    monkeypatch.setattr(active, "stored_policy", read := HeldCall(row()))
     assert policy.current(60) is stale
-    assert reading.wait(WAIT_TIMEOUT)
+    read.wait_until_started()
     assert policy.current(60) is stale, "it waited for the read"
-    answer.set()
+    read.end()
     until(lambda: policy.current(60) is not stale, "the value of the read")
 
 
 def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeypatch) -> None:
-    answer, read = threading.Event(), active.stored_policy
-
-    def slow() -> LockPolicy:
-        assert answer.wait(WAIT_TIMEOUT * 2)
-        return read()
+    read = HeldCall(row())
 
     async def ask() -> None:
         patient = lock("a")
@@ -82,18 +71,14 @@ def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeyp
         with pytest.raises(LockUnavailable, match=r"not read within 0\.05"):
             await asyncio.wait_for(lock("b").aacquire(timeout=0.01), WAIT_TIMEOUT)
         assert not waiting.done()
-        answer.set()
+        read.end()
         assert await waiting
         await patient.arelease()
 
-    policy.current()
     policy.invalidate()
-    monkeypatch.setattr(active, "stored_policy", slow)
+    monkeypatch.setattr(active, "stored_policy", read)
     monkeypatch.setattr("locking.policy.lock.LAST_READ", 0.05)
-    try:
-        asyncio.run(ask())
-    finally:
-        answer.set()
+    asyncio.run(ask())
 
 
 def test_read_that_hangs_is_replaced(transactional_db, monkeypatch) -> None:
