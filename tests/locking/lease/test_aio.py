@@ -11,8 +11,7 @@ from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, waiters
 
 
-def test_grant_that_arrives_after_the_cancellation_is_released() -> None:
-    backend = scripted()
+def test_grant_that_arrives_after_the_cancellation_is_released(backend) -> None:
     backend.backend.then("acquire", request := HeldCall())
     backend.backend.ignores_cancel = True  # it granted before it received the cancellation
 

@@ -92,8 +92,7 @@ def test_loss_of_one_lease_is_a_loss_of_all() -> None:
     assert not backend.held
 
 
-def test_lease_that_ends_during_the_wait_is_reported() -> None:
-    backend = scripted()
+def test_lease_that_ends_during_the_wait_is_reported(backend) -> None:
     holder = backend.lock("b", ttl=30)
     holder.acquire()
 
@@ -115,8 +114,7 @@ def test_lease_that_ends_during_the_wait_is_reported() -> None:
 
 
 @pytest.mark.parametrize("error", [LockUnavailable, asyncio.CancelledError])
-def test_error_or_end_of_a_wait_leaves_nothing_held(error: type[BaseException]) -> None:
-    backend = scripted()
+def test_error_or_end_of_a_wait_leaves_nothing_held(error: type[BaseException], backend) -> None:
     backend.backend.then("acquire", lambda: None, Mock(side_effect=error))
     with pytest.raises(error), backend.all_of(["a", "b"]):
         pass
@@ -125,8 +123,7 @@ def test_error_or_end_of_a_wait_leaves_nothing_held(error: type[BaseException]) 
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])
-def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
-    backend = scripted()
+def test_task_is_cancelled_when_one_lease_is_lost(lost: str, backend) -> None:
 
     async def main() -> None:
         async with backend.all_of(["a", "b"], ttl=0.3, cancel_on_loss=True):
@@ -139,9 +136,10 @@ def test_task_is_cancelled_when_one_lease_is_lost(lost: str) -> None:
 
 
 @pytest.mark.parametrize("is_granted", [True, False])
-def test_cancellation_during_one_release_leaves_no_other_lock_held(is_granted: bool) -> None:
+def test_cancellation_during_one_release_leaves_no_other_lock_held(
+    is_granted: bool, backend
+) -> None:
     """At the end of the block, or after a wait without a grant; the task goes on."""
-    backend = scripted()
     backend.backend.then("release", request := HeldCall())
     held = backend.lock("c", ttl=60)
     names = ["a", "b"] if is_granted else ["a", "b", "c"]

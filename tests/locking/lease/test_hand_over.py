@@ -25,9 +25,8 @@ def test_giver_loses_the_lease_without_a_callback() -> None:
     assert not backend.backend.times("release")
 
 
-def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
+def test_holder_in_the_same_thread_continues_inside_the_block(backend) -> None:
     """As an eager task does."""
-    backend = scripted()
     with backend.lock("a") as lease:
         with TakenOver(backend, lease.hand_over()) as taken:
             assert taken.token > lease.token
@@ -41,8 +40,9 @@ def test_holder_in_the_same_thread_continues_inside_the_block() -> None:
     ("fault", "error"),
     [("entered again", LockMisuse), ("no reply", LockUnavailable), ("lost", LockLost)],
 )
-def test_lease_that_is_not_handed_over_stays_with_its_holder(fault: str, error: type) -> None:
-    backend = scripted()
+def test_lease_that_is_not_handed_over_stays_with_its_holder(
+    fault: str, error: type, backend
+) -> None:
     held = backend.lock("a")
     lease = acquired(held)
     if fault == "entered again":

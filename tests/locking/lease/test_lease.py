@@ -27,9 +27,8 @@ def test_waits_are_those_of_the_lock_or_of_the_backend() -> None:
             in_thread(backend.lock("a").__enter__)
 
 
-def test_new_thread_does_not_inherit_locks_of_an_ended_one() -> None:
+def test_new_thread_does_not_inherit_locks_of_an_ended_one(backend) -> None:
     """Python assigns the ident of an ended thread to a later one."""
-    backend = scripted()
     got: list[tuple[int, bool]] = []
 
     def take() -> None:
@@ -47,9 +46,8 @@ def test_new_thread_does_not_inherit_locks_of_an_ended_one() -> None:
     assert [took for _, took in got] == [True] + [False] * (len(got) - 1)
 
 
-def test_acquire_after_a_loss_grants_anew_and_the_old_block_raises() -> None:
+def test_acquire_after_a_loss_grants_anew_and_the_old_block_raises(backend) -> None:
     """A forgotten lease that is lost must not stop the thread that works next."""
-    backend = scripted()
     lock = backend.lock("a")
     with pytest.raises(LockLost), lock as old:  # noqa: PT012 - the end of the block raises
         backend.break_lock("a")
@@ -101,14 +99,13 @@ def test_lease_ends_after_max_hold_and_the_lock_is_free(process, expires: bool) 
         until(lambda: not backend.inspect(), "the release in the store")
 
 
-def test_try_acquire_returns_a_lease_or_none() -> None:
-    store = scripted()
-    lease = store.lock("a").try_acquire()
+def test_try_acquire_returns_a_lease_or_none(backend) -> None:
+    lease = backend.lock("a").try_acquire()
     assert lease is not None
-    assert in_thread(store.lock("a").try_acquire) is None
+    assert in_thread(backend.lock("a").try_acquire) is None
     lease.release()
     assert lease.state is State.RELEASED
-    assert not store.lock("a").locked()
+    assert not backend.lock("a").locked()
 
 
 def test_lock_of_an_ended_thread_is_released(process) -> None:
@@ -120,8 +117,7 @@ def test_lock_of_an_ended_thread_is_released(process) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "unavailable", "already released"])
-def test_error_of_the_block_hides_the_error_of_the_release(fault: str) -> None:
-    backend = scripted()
+def test_error_of_the_block_hides_the_error_of_the_release(fault: str, backend) -> None:
     lock = backend.lock("a")
 
     def work() -> None:
@@ -139,8 +135,7 @@ def test_error_of_the_block_hides_the_error_of_the_release(fault: str) -> None:
     assert not backend.held
 
 
-def test_lease_is_lost_at_its_deadline_even_without_a_new_holder() -> None:
-    backend = scripted()
+def test_lease_is_lost_at_its_deadline_even_without_a_new_holder(backend) -> None:
     lock = backend.lock("a", renew=False)
     lease = acquired(lock)
     lease.claim.deadline = time.monotonic()
@@ -152,8 +147,7 @@ def test_lease_is_lost_at_its_deadline_even_without_a_new_holder() -> None:
     assert not backend.inspect(), "the lock was not released in the store"
 
 
-def test_on_lost_runs_once_and_its_error_is_logged(caplog) -> None:
-    backend = scripted()
+def test_on_lost_runs_once_and_its_error_is_logged(caplog, backend) -> None:
     reported = []
 
     def on_lost(lease) -> None:

@@ -75,18 +75,17 @@ def test_release_that_fails_after_the_commit_drops_no_other_callback(caplog):
 
 
 @committing
-def test_forked_child_releases_nothing_of_its_parents_transaction():
-    store = scripted()
+def test_forked_child_releases_nothing_of_its_parents_transaction(backend):
     with transaction.atomic():
-        with store.lock("a", until="commit") as lease:
+        with backend.lock("a", until="commit") as lease:
             pass
 
         def releases_nothing() -> bool:
             lease.release()
-            return not store.backend.times("release")
+            return not backend.backend.times("release")
 
         assert passes_in_child(releases_nothing)
-        assert store.inspect()
+        assert backend.inspect()
 
 
 @committing

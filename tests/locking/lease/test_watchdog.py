@@ -20,8 +20,7 @@ TTL = 1.8
 """Seconds of a lease; a renewal may be 1.2 s late on a slow machine."""
 
 
-def test_lease_is_renewed_every_third_of_its_ttl() -> None:
-    backend = scripted()
+def test_lease_is_renewed_every_third_of_its_ttl(backend) -> None:
     with backend.lock("a", ttl=TTL) as lease:
         first_end = lease.deadline
         until(lambda: len(backend.backend.times("extend")) >= 3, "three renewals")
@@ -32,8 +31,7 @@ def test_lease_is_renewed_every_third_of_its_ttl() -> None:
     assert min(gaps) >= TTL / 3 - 0.001
 
 
-def test_renewal_is_repeated_until_the_store_replies() -> None:
-    backend = scripted()
+def test_renewal_is_repeated_until_the_store_replies(backend) -> None:
     backend.backend.then("extend", *[unavailable] * 3)
     lost = []
     with backend.lock("a", ttl=TTL, on_lost=lost.append) as lease:
@@ -43,8 +41,7 @@ def test_renewal_is_repeated_until_the_store_replies() -> None:
     assert not lost
 
 
-def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
-    backend = scripted()
+def test_lease_without_a_reply_is_lost_at_its_deadline(backend) -> None:
     backend.backend.then("extend", *[unavailable] * 1000)
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lambda lease: lost.append(time.monotonic()))
@@ -60,9 +57,8 @@ def test_lease_without_a_reply_is_lost_at_its_deadline() -> None:
     assert len(backend.backend.times("extend")) == asked, "a lost lease was renewed again"
 
 
-def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
+def test_lease_is_lost_at_once_if_the_store_says_so(backend) -> None:
     """And the callback runs in a thread of its own."""
-    backend = scripted()
     called: list[tuple[Lease, threading.Thread]] = []
 
     def on_lost(lease: Lease) -> None:
@@ -84,9 +80,8 @@ def test_lease_is_lost_at_once_if_the_store_says_so() -> None:
 
 @pytest.mark.parametrize("place", ["callback", "store"])
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
-def test_error_does_not_end_the_renewals(place: str, error: type[BaseException]) -> None:
+def test_error_does_not_end_the_renewals(place: str, error: type[BaseException], backend) -> None:
     """Such as `sys.exit`, which ends a thread silently."""
-    backend = scripted()
     called = threading.Event()
 
     def fail(lease: object = None) -> None:
@@ -110,8 +105,7 @@ def test_error_does_not_end_the_renewals(place: str, error: type[BaseException])
         lock.release()
 
 
-def test_release_during_a_renewal_is_not_a_loss() -> None:
-    backend = scripted()
+def test_release_during_a_renewal_is_not_a_loss(backend) -> None:
     backend.backend.then("extend", request := HeldCall())
     lost = []
     lock = backend.lock("a", ttl=TTL, on_lost=lost.append)
@@ -124,10 +118,11 @@ def test_release_during_a_renewal_is_not_a_loss() -> None:
     assert not lost
 
 
-def test_shorter_extension_reschedules_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shorter_extension_reschedules_the_renewal(
+    monkeypatch: pytest.MonkeyPatch, backend
+) -> None:
     """The thread sleeps until a renewal in 20 s when an earlier one becomes due."""
     monkeypatch.setattr("locking.lease.watchdog.IDLE", 60.0)  # else it may look in between
-    backend = scripted()
     lock = backend.lock("a", ttl=60)
     with lock as lease:
         until(
@@ -140,12 +135,11 @@ def test_shorter_extension_reschedules_the_renewal(monkeypatch: pytest.MonkeyPat
 
 
 def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, backend
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    backend = scripted()
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
@@ -156,8 +150,7 @@ def test_failed_start_of_the_thread_holds_nothing_and_is_repeated(
         until(lambda: len(backend.backend.times("extend")) > 1, "renewals")
 
 
-def test_renewal_in_progress_does_not_undo_a_longer_extension() -> None:
-    backend = scripted()
+def test_renewal_in_progress_does_not_undo_a_longer_extension(backend) -> None:
     backend.backend.then("extend", request := HeldCall())
     with backend.lock("a", ttl=3) as lease:
         request.wait_until_started()
@@ -191,10 +184,9 @@ def test_renewal_without_a_reply_delays_no_other_lease() -> None:
 
 
 def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, backend
 ) -> None:
     monkeypatch.setattr("locking.lease.watchdog.IDLE", 0.05)
-    backend = scripted()
     with backend.lock("a", ttl=TTL), backend.lock("b", ttl=TTL):
         until(lambda: len(backend.backend.times("extend")) > 3, "renewals")
         assert len(backend.renewer.leases) == 2
@@ -210,8 +202,7 @@ def test_leases_that_do_not_expire_are_not_renewed(process) -> None:
         assert lease.renew_at == math.inf
 
 
-def test_forked_child_renews_only_its_own_leases() -> None:
-    backend = scripted()
+def test_forked_child_renews_only_its_own_leases(backend) -> None:
 
     def renews_only_its_own() -> bool:
         backend.backend.calls.clear()
