@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
 
+from devservers import Redis, start_all, stop_all
 from locking import lock, locks, policy
 from locking.checks import (
     check_atomic_requests,
@@ -206,3 +207,24 @@ def test_runs_that_nobody_sends_again_are_warned_about(settings) -> None:
     assert [found.id for found in check_jobs()] == ["locking.W003"]
     settings.CELERY_BEAT_SCHEDULE["again"] = {"task": resend_unfinished_runs.name, "schedule": 5.0}
     assert check_jobs() == []
+
+
+@pytest.mark.faults(row=18, backend="redis, redlock", fired="allkeys-lru; control: noeviction")
+@pytest.mark.parametrize("evicts", [True, False], ids=["evicting", "control: noeviction"])
+def test_row_18_check_refuses_stores_that_evict(settings, evicts: bool) -> None:
+    config = ["--maxmemory", "50mb", "--maxmemory-policy"]
+    config.append("allkeys-lru" if evicts else "noeviction")
+    servers = [Redis(config=config) for _ in range(3)]
+    urls = [server.url for server in servers]
+    settings.LOCKS = {"redis": redis(LOCATION=urls[0]), "redlock": redlock(urls)}
+    start_all(servers)
+    try:
+        if not evicts:
+            call_command("check")
+            return
+        with pytest.raises(SystemCheckError) as refused:
+            call_command("check")
+    finally:
+        stop_all(servers)
+    assert str(refused.value).count("(locking.E021)") == 1 + 3  # redis, and redlock's masters
+    assert all(str(server.port) in str(refused.value) for server in servers)
