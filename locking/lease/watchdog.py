@@ -43,7 +43,7 @@ IDLE_CHECKS = 5
 
 
 class _Lease(Protocol):
-    """What the watchdog uses of a `locking.lease.Lease`, which imports this module."""
+    """The part of a lease that the watchdog uses; `locking.lease.lease` imports this module."""
 
     claim: Claim
     renew_at: float
