@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from django.utils.translation import gettext_noop
-
 from locking.caller import current_caller, new_owner
 from locking.exceptions import LockLost, LockMisuse
 from locking.fork import ForkSafeLock
@@ -50,23 +48,6 @@ class Capabilities:
     """`inspect()` returns the holders of all processes, not only of this one."""
     shared: bool = False
     """Has semaphores and read-write locks, which are granted in order of arrival."""
-
-
-PROPERTIES = {
-    "reentrant": gettext_noop("reentrant"),
-    "counts_in_store": gettext_noop("re-entry count in store"),
-    "fair": gettext_noop("fair"),
-    "expires": gettext_noop("expires"),
-    "session_bound": gettext_noop("ends with session"),
-    "fencing": gettext_noop("fencing token"),
-    "tokens_outlive_failover": gettext_noop("token outlives a failover"),
-    "survives_minority": gettext_noop("survives loss of a minority"),
-    "hands_over": gettext_noop("hands over leases"),
-    "wakes_waiters": gettext_noop("wakes waiters"),
-    "lists_holders": gettext_noop("lists holders"),
-    "shared": gettext_noop("semaphore, read-write lock"),
-}
-"""The boolean capabilities and their titles."""
 
 
 class LazyEvent:

@@ -6,6 +6,7 @@
 import inspect
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ django.setup()  # before the imports: the library reads the settings, and they i
 
 from loadtest.kernel import marked  # noqa: E402
 from locking import exceptions  # noqa: E402
-from locking.claims import PROPERTIES, Capabilities  # noqa: E402
+from locking.claims import Capabilities  # noqa: E402
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REFERENCE, LOCKS = DOCS / "library/reference.md", DOCS / "reference/locks.md"
@@ -110,11 +111,12 @@ def capabilities() -> dict[str, Capabilities]:
 
 def properties() -> str:
     """Return a table of the properties of all backends."""
+    names = [one.name for one in fields(Capabilities) if one.type == "bool"]
     rows = []
     for alias, declared in capabilities().items():
-        marks = ("yes" if getattr(declared, name) else "-" for name in PROPERTIES)
+        marks = ("yes" if getattr(declared, name) else "-" for name in names)
         rows.append([f"`{alias}`", declared.exclusion, *marks])
-    return marked.table(["backend", "excludes", *PROPERTIES.values()], rows)
+    return marked.table(["backend", "excludes", *(name.replace("_", " ") for name in names)], rows)
 
 
 PARTS = {
