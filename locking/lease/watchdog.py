@@ -6,7 +6,7 @@ store says so, or at that deadline: `Lease.mark_lost` then has `on_lost` called,
 and the end of the holder's block raises LockLost.
 
 A thread starts with the first lease, and again in a forked child; no error ends it. It leaves the
-requests to short-lived threads: if one of them gets no reply, another one renews the next leases.
+requests to a helper thread: if one of them gets no reply, another thread renews the next leases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
@@ -23,18 +22,16 @@ from typing import Protocol
 
 from locking.claims import Claim
 from locking.exceptions import LockError, LockLost
-from locking.threads import start_thread
+from locking.threads import HelperThread
 
 logger = logging.getLogger("locking")
-
-Job = Callable[[], object]
 
 RETRIES_PER_TTL = 20
 
 PATIENCE = 0.1
 """Seconds without progress after which another thread renews the leases that are due."""
-MAX_WORKERS = 8
-"""Threads of one backend that renew leases; more would not help against a store that is down."""
+MAX_UNANSWERED = 8
+"""Requests to one backend without a reply; more would not help against a store that is down."""
 
 IDLE = 1.0
 """Longest time in seconds between two checks of leases that need no renewal."""
@@ -70,8 +67,9 @@ class Renewer:
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
         self.thread: threading.Thread | None = None
-        self.workers: list[Future[None]] = []
-        """The threads that renew leases, one unless a request gets no reply."""
+        self._helper = HelperThread(f"renewals-{alias}")
+        self.unanswered: list[Future[None]] = []
+        """Requests without a reply in time, each in a thread of its own."""
         self._pending: set[_Lease] = set()
         """Leases whose renewal has no reply yet."""
 
@@ -111,7 +109,9 @@ class Renewer:
             self.thread = None  # from here on, `add` starts a thread
             if self.leases:  # this one was added before that
                 self.thread = threading.current_thread()
-            return self.thread is None
+        if self.thread is None:
+            self._helper.end()
+        return self.thread is None
 
     def _run_once(self) -> None:
         with self._wake:
@@ -123,7 +123,6 @@ class Renewer:
             pause = min(self.next_renewal, idle) - time.monotonic()
             if pause > 0:
                 self._wake.wait(pause)
-        jobs = deque[Job]()
         # The one that ends first comes first: a renewal may take long.
         for lease in sorted(leases, key=lambda lease: lease.deadline):
             if lease not in self.leases:
@@ -134,40 +133,30 @@ class Renewer:
                     lease.mark_lost()
             elif lease.claim.is_abandoned:
                 ended = "lock released: its thread or task has ended"
-                jobs.append(partial(lease.give_up, ended))
+                self._perform(partial(lease.give_up, ended))
             elif lease.renew_at <= time.monotonic():
-                jobs.append(partial(self._renew, lease))
-        if jobs:
-            self._perform(jobs)
+                self._perform(partial(self._renew, lease))
 
-    def _perform(self, jobs: deque[Job]) -> None:
-        """Let a thread take the jobs, and another one whenever it makes no progress."""
-        while jobs:
-            self.workers = [worker for worker in self.workers if not worker.done()]
-            if len(self.workers) >= MAX_WORKERS:
-                wait(self.workers, PATIENCE, FIRST_COMPLETED)
-                continue
-            try:
-                worker = start_thread(partial(self._take, jobs))
-            except RuntimeError:  # no more threads
-                self._take(jobs)
-                return
-            self.workers.append(worker)
-            left = len(jobs) + 1
-            while len(jobs) < left and not worker.done():
-                left = len(jobs)
-                wait([worker], PATIENCE)
+    def _perform(self, request: Callable[[], None]) -> None:
+        """Let the helper thread make a request; do not wait long for the reply."""
+        while len(self.unanswered) >= MAX_UNANSWERED:
+            wait(self.unanswered, PATIENCE, FIRST_COMPLETED)
+            self.unanswered = [one for one in self.unanswered if not one.done()]
+        try:
+            asked = self._helper.submit(partial(self._attempt, request))
+        except RuntimeError:  # no more threads
+            self._attempt(request)
+            return
+        wait([asked], PATIENCE)
+        if not asked.done():
+            self._helper.end()  # after this request: the next one gets another thread
+            self.unanswered.append(asked)
 
-    def _take(self, jobs: deque[Job]) -> None:
-        while True:
-            try:
-                job = jobs.popleft()
-            except IndexError:
-                return
-            try:
-                job()
-            except BaseException:  # the other leases need their renewal
-                logger.exception("Watchdog of %s failed, continuing", self.alias)
+    def _attempt(self, request: Callable[[], None]) -> None:
+        try:
+            request()
+        except BaseException:  # the other leases need their renewal
+            logger.exception("Watchdog of %s failed, continuing", self.alias)
 
     def _renew(self, lease: _Lease) -> None:
         lease.renew_at = lease.deadline  # without a reply, look at it again when it ends
