@@ -47,6 +47,16 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
+def begun(
+    threads: ThreadPoolExecutor, flight: SingleFlight, key: str, value: object
+) -> tuple[Future[Any], HeldCall]:
+    """Begin a build in another thread; return its call and the build, to be ended."""
+    build = HeldCall(value)
+    builder = threads.submit(flight.get_or_build, key, build, **KEPT)
+    build.wait_until_started()
+    return builder, build
+
+
 def waiters() -> int:
     return sum(held.waiters or 0 for held in locks["redis"].inspect())
 
@@ -75,9 +85,7 @@ def test_value_older_than_stale_is_built_again(flight):
 
 def test_others_get_the_stale_value_during_a_build(flight, other, threads):
     flight.get_or_build("stale:1", lambda: "old", **EXPIRED)
-    build = HeldCall("new")
-    builder = threads.submit(flight.get_or_build, "stale:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "stale:1", "new")
     assert flight.get_or_build("stale:1", unexpected, **KEPT) == "old"
     assert other.get_or_build("stale:1", unexpected, **KEPT) == "old"
     assert counted("stale:1")["stale"] == 2
@@ -141,9 +149,7 @@ def test_failed_build_keeps_the_stale_value(flight, caplog):
 
 
 def test_failed_build_raises_in_every_waiting_caller(flight, threads):
-    build = HeldCall(ZeroDivisionError())
-    builder = threads.submit(flight.get_or_build, "fails:2", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "fails:2", ZeroDivisionError())
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
         waits = threads.submit(flight.get_or_build, "fails:2", unexpected, **KEPT)
         until(lambda: asked.called, "the wait")
@@ -155,9 +161,7 @@ def test_failed_build_raises_in_every_waiting_caller(flight, threads):
 
 
 def test_interrupted_builder_is_replaced(flight, threads):
-    build = HeldCall(KeyboardInterrupt())
-    builder = threads.submit(flight.get_or_build, "stopped:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "stopped:1", KeyboardInterrupt())
     waits = threads.submit(flight.get_or_build, "stopped:1", lambda: "new", **KEPT)
     build.end()
     with pytest.raises(KeyboardInterrupt):
@@ -202,9 +206,7 @@ def is_interrupted_at(line: int, calls: SharedCalls[str, str]) -> bool:
 @pytest.mark.parametrize("is_invalidated", [True, False])
 def test_build_from_before_invalidation_is_not_served(flight, other, threads, is_invalidated):
     flight.get_or_build("shop:1", lambda: "before that", **EXPIRED)
-    build = HeldCall("read before the change")
-    builder = threads.submit(flight.get_or_build, "shop:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "shop:1", "read before the change")
     if is_invalidated:  # the control shows that the late value is served otherwise
         other.invalidate("shop", "another")
     build.end()
@@ -222,9 +224,7 @@ def test_invalidated_value_stays_outdated_when_its_version_is_evicted(flight):
 
 
 def test_later_caller_does_not_join_an_outdated_build(flight, threads):
-    build = HeldCall("before")
-    builder = threads.submit(flight.get_or_build, "join:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "join:1", "before")
     flight.invalidate("join")
     late = threads.submit(flight.get_or_build, "join:1", lambda: "after", **KEPT)
     until(lambda: waiters() == 1, "a second builder")
@@ -292,9 +292,7 @@ def gone(settings: Any) -> None:
 
 def test_without_cache_one_thread_at_a_time_builds(gone, threads, caplog):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
-    build = HeldCall("built")
-    builder = threads.submit(flight.get_or_build, "down:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "down:1", "built")
     assert "Cache unavailable" in caplog.text
     with patch.object(Future, "exception", autospec=True, side_effect=Future.exception) as asked:
         readers = [
@@ -310,9 +308,7 @@ def test_without_cache_one_thread_at_a_time_builds(gone, threads, caplog):
 
 def test_forked_child_does_not_wait_for_its_parent(gone, threads):
     flight = SingleFlight(CACHE="gone", LOCK="gone")
-    build = HeldCall("parent")
-    builder = threads.submit(flight.get_or_build, "fork:1", build, **KEPT)
-    build.wait_until_started()
+    builder, build = begun(threads, flight, "fork:1", "parent")
     with ProcessPool(lambda number: flight.get_or_build("fork:1", lambda: "child", **KEPT)) as pool:
         assert pool.results() == ["child"]
     build.end()

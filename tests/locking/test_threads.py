@@ -7,15 +7,12 @@ import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.threads import HelperThread
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted
 
 
 def test_call_of_a_cancelled_task_is_finished_and_the_thread_goes_on() -> None:
-    helper, go, done = HelperThread("test"), threading.Event(), threading.Event()
-
-    def call() -> None:
-        go.wait(WAIT_TIMEOUT)
-        done.set()
+    helper, call = HelperThread("test"), HeldCall()
 
     async def cancel() -> str:
         failures: list[object] = []
@@ -27,24 +24,24 @@ def test_call_of_a_cancelled_task_is_finished_and_the_thread_goes_on() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        go.set()
+        call.end()
         answer = await helper.run(lambda: "next")
         assert not failures
         return answer
 
     assert asyncio.run(cancel()) == "next"
-    assert done.is_set()
+    assert call.count == 1
 
 
 def test_thread_survives_a_loop_that_ends_before_the_reply() -> None:
-    helper, go = HelperThread("test"), threading.Event()
+    helper, call = HelperThread("test"), HeldCall()
 
     async def leave() -> None:
-        asyncio.create_task(helper.run(lambda: go.wait(WAIT_TIMEOUT)))  # noqa: RUF006
+        asyncio.create_task(helper.run(call))  # noqa: RUF006
         await asyncio.sleep(0)
 
     asyncio.run(leave())
-    go.set()
+    call.end()
     assert helper.submit(lambda: "next").result(WAIT_TIMEOUT) == "next"
 
 
