@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import django
@@ -33,55 +34,36 @@ def wait_at(task: Any, gate: str) -> None:
     redis.blpop([gate], timeout=60)
 
 
-@app.task(shared=False, bind=True, name="work")
-@unique_task
-def work(self: Any, gate: str) -> None:
-    wait_at(self, gate)
+def declared(name: str, **options: Any) -> Callable[..., Any]:
+    """Declare a unique task."""
+    return lambda body: app.task(shared=False, bind=True, name=name, **options)(unique_task(body))
 
 
-@app.task(shared=False, bind=True, name="fail")
-@unique_task
+work = declared("work")(wait_at)
+soft = declared("soft", soft_time_limit=1)(wait_at)
+hard = declared("hard", time_limit=1)(wait_at)
+
+
+@declared("fail")
 def fail(self: Any, gate: str) -> None:
     wait_at(self, gate)
     raise ValueError("failed")
 
 
-@app.task(shared=False, bind=True, name="soft", soft_time_limit=1)
-@unique_task
-def soft(self: Any, gate: str) -> None:
-    wait_at(self, gate)
-
-
-@app.task(shared=False, bind=True, name="hard", time_limit=1)
-@unique_task
-def hard(self: Any, gate: str) -> None:
-    wait_at(self, gate)
-
-
-@app.task(shared=False, bind=True, name="again", max_retries=1)
-@unique_task
+@declared("again", max_retries=1)
 def again(self: Any, gate: str) -> None:
     wait_at(self, gate)
     if not self.request.retries:
         raise self.retry(countdown=2, args=[f"{gate}-again"])
 
 
-@app.task(
-    shared=False,
-    bind=True,
-    name="automatic",
-    autoretry_for=(ValueError,),
-    max_retries=1,
-    default_retry_delay=2,
-)
-@unique_task
+@declared("automatic", autoretry_for=(ValueError,), max_retries=1, default_retry_delay=2)
 def automatic(self: Any, gate: str) -> None:
     wait_at(self, f"{gate}-again" if self.request.retries else gate)
     raise ValueError("failed")
 
 
-@app.task(shared=False, bind=True, name="hurried", max_retries=1)
-@unique_task
+@declared("hurried", max_retries=1)
 def hurried(self: Any, gate: str) -> None:
     """Send the retry some time before the key is handed over to it."""
     wait_at(self, gate)
