@@ -15,7 +15,6 @@ from locking.jobs import pruning, runs
 from locking.models import IdempotencyKey, JobRun, LockPolicyChange, LockRow
 from locking.policy import stored_policy as row
 from locking.policy import switch
-from tests.locking.scripted import unavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("two_backends")]
 
@@ -94,13 +93,6 @@ def test_lock_policy_rejects_wrong_arguments(args, message) -> None:
     with pytest.raises(CommandError, match=message):
         manage("lock_policy", *args)
     assert row().epoch == 1
-
-
-def test_lock_policy_reports_an_unavailable_store(new) -> None:
-    policy.current()
-    new.backend.then("probe", unavailable)
-    with pytest.raises(CommandError, match="does not reply"):
-        manage("lock_policy", "switch", "new")
 
 
 def test_locks_lists_held_locks(old, new) -> None:

@@ -31,12 +31,6 @@ pytestmark = [
 ]
 
 
-def test_first_read_creates_the_row_from_the_settings() -> None:
-    now = policy.current()
-    assert (now.backend, now.mode, now.epoch, now.draining) == ("old", "checked", 1, False)
-    assert (row().backend, row().pk) == ("old", 1)
-
-
 def test_policy_is_cached_until_its_maximum_age(django_assert_num_queries, monkeypatch) -> None:
     policy.current()
     with monkeypatch.context() as patient, django_assert_num_queries(0):
