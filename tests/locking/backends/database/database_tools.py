@@ -56,7 +56,7 @@ class Root:
 
     def __call__(self, sql: str) -> Any:
         """Run a statement and return all rows; count the statements that are faults."""
-        if sql.startswith(("KILL", "SET GLOBAL", "CREATE TRIGGER")):
+        if sql.startswith(("KILL", "SET GLOBAL", "CREATE TRIGGER", "ALTER USER")):
             injected_faults[" ".join(sql.split()[: 1 if sql.startswith("KILL") else 3])] += 1
         self._sent += 1
         with self._connection.cursor() as cursor:

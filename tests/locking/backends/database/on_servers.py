@@ -6,11 +6,11 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,6 +31,12 @@ class OnServer(Contract):
     """Its waiters are those that the server reports, for all names."""
 
     down = "nowhere"
+    login: ClassVar[str]
+    """A user without administrator rights, so limits apply."""
+    grants: ClassVar[Sequence[str]]
+    """The statements that make the user."""
+    refusals: ClassVar[Sequence[tuple[str, str, str]]]
+    """A fault, its repair, and what the error says."""
 
     @pytest.fixture(autouse=True)
     def _database(self, driver: DatabaseDriver) -> None:
@@ -39,12 +45,15 @@ class OnServer(Contract):
     def waiting(self, locks: LockStore, name: str) -> int:
         return self.database.connect().waits()
 
-    @contextmanager
-    def of_user(self, login: str) -> Iterator[LockStore]:
-        """Return the locks of a user, on the same server."""
-        conf = {"BACKEND": self.path, "LOCATION": login}
-        url = re.sub("//.*@", f"//{login}@", self.database.server.url)
-        with alias_for(url, login), closing(create("user", conf)) as locks:
+    @pytest.fixture
+    def limited(self, _database: None) -> Iterator[LockStore]:
+        """The locks of the user, on the same server."""
+        root = self.database.connect()
+        for statement in self.grants:
+            root(statement)
+        url = re.sub("//.*@", f"//{self.login}@", self.database.server.url)
+        conf = {"BACKEND": self.path, "LOCATION": "limited"}
+        with alias_for(url, "limited"), closing(create("user", conf)) as locks:
             yield locks
 
     def refused(self, locks: LockStore, text: str, name: str) -> None:
@@ -52,6 +61,18 @@ class OnServer(Contract):
         with within(10), pytest.raises(LockUnavailable, match=text):
             locks.lock(name).acquire(timeout=0.5)
         assert not locks.held
+
+    @pytest.mark.faults(row=17)
+    def test_refusal_is_reported_and_passes(self, limited: LockStore, name: str) -> None:
+        root = self.database.connect()
+        for fault, repair, text in self.refusals:
+            root(fault)
+            try:
+                self.refused(limited, text, name)
+            finally:
+                root(repair)
+            assert in_thread(acquire_and_release, limited, name, 5)
+            limited.close()
 
     def test_wait_may_be_longer_than_the_response_timeout(
         self, locks: LockStore, name: str, monkeypatch: pytest.MonkeyPatch
@@ -73,6 +94,28 @@ class Rows(OnServer):
     path = "locking.backends.database.DatabaseBackend"
     also = {"fair": True, "wakes_waiters": True}
     repeats = ("release",)
+    codes: ClassVar[Sequence[str]]
+    """Of the errors after which a transaction may be repeated."""
+    roll_back: ClassVar[str]
+    """Let the server refuse each update with the error `{code}`."""
+    allow: ClassVar[str]
+    """End that."""
+
+    @pytest.mark.faults(row=17)
+    def test_statement_that_is_rolled_back_is_repeated(self, locks: LockStore, name: str) -> None:
+        root = self.database.connect()
+        assert in_thread(acquire_and_release, locks, name, 5)
+        for code in self.codes:
+            with ThreadPoolExecutor(1) as pool:
+                root(self.roll_back.format(code=code))
+                try:
+                    before = root.requests()
+                    waiter = pool.submit(acquire_and_release, locks, name)
+                    until(lambda before=before: root.requests() > before + 6, "further attempts")
+                    assert not waiter.done()
+                finally:
+                    root(self.allow)
+                assert waiter.result(WAIT_TIMEOUT)
 
     def test_question_who_holds_a_name_reads_one_row(self, locks: LockStore, name: str) -> None:
         lock, root = locks.lock(name, timeout=5), self.database.connect()

@@ -31,82 +31,46 @@ __all__ = ["alias", "pooled", "server"]
 
 
 class OnPostgreSql(OnServer):
-    """A server that refuses some users, and whose disk may be full."""
+    """A server that refuses a user, and whose disk may be full."""
 
     @pytest.fixture
     def disk(self, driver: PostgreSqlDriver) -> Iterator[FullDisk]:
         yield driver.disk
         driver.disk.free()
 
-    @pytest.fixture
-    def limited(self, _database: None) -> Iterator[LockStore]:
-        """The locks of a user without administrator rights, so limits apply."""
-        root = self.database.connect()
-        root("DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
-        root("GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
-        root("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
-        with self.of_user("app") as locks:
-            yield locks
-
-    @pytest.mark.parametrize(
-        ("fault", "repair", "text"),
-        [
-            ("CONNECTION LIMIT 0", "CONNECTION LIMIT -1", "too many connections"),  # 53300
-            (
-                "SET default_transaction_read_only = on",
-                "RESET default_transaction_read_only",
-                "read-only transaction",  # 25006
-            ),
-            ("NOLOGIN", "LOGIN", "not permitted to log in"),  # 28000
-        ],
-        ids=["53300", "25006", "28000"],
+    login = "app"
+    grants = (
+        "DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN END $$",
+        "GRANT ALL ON ALL TABLES IN SCHEMA public TO app",
+        "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app",
     )
-    @pytest.mark.faults(row=17)
-    def test_refusal_is_reported_and_passes(
-        self, limited: LockStore, name: str, fault: str, repair: str, text: str
-    ) -> None:
-        root = self.database.connect()
-        root(f"ALTER ROLE app {fault}")
-        try:
-            self.refused(limited, text, name)
-            held = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
-            until(lambda: not root(held), "no lock left behind")
-        finally:
-            root(f"ALTER ROLE app {repair}")
-        assert in_thread(acquire_and_release, limited, name, 5)
+    refusals = (
+        (
+            "ALTER ROLE app CONNECTION LIMIT 0",
+            "ALTER ROLE app CONNECTION LIMIT -1",
+            "too many connections",  # 53300
+        ),
+        (
+            "ALTER ROLE app SET default_transaction_read_only = on",
+            "ALTER ROLE app RESET default_transaction_read_only",
+            "read-only transaction",  # 25006
+        ),
+        ("ALTER ROLE app NOLOGIN", "ALTER ROLE app LOGIN", "not permitted to log in"),  # 28000
+    )
 
 
 class TestRows(Rows, OnPostgreSql):
     store = "database on PostgreSQL"
     Driver = PostgreSqlDriver
 
-    @pytest.mark.faults(row=17)
-    @pytest.mark.parametrize("state", ["40P01", "40001"])
-    def test_rolled_back_statement_is_retried(
-        self, limited: LockStore, name: str, state: str
-    ) -> None:
-        root = self.database.connect()
-        assert in_thread(acquire_and_release, limited, name, 5)
-        root("CREATE SEQUENCE refusals")  # it keeps its value in a rollback
-        root(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ "
-            f"BEGIN PERFORM nextval('refusals'); RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; "
-            "END $$"
-        )
-        root(
-            "CREATE TRIGGER refuse BEFORE UPDATE ON locking_lockrow "
-            "FOR EACH ROW EXECUTE FUNCTION refuse()"
-        )
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                waiter = pool.submit(acquire_and_release, limited, name)
-                until(lambda: root("SELECT last_value FROM refusals")[0][0] > 2, "more attempts")
-                assert not waiter.done()
-                root("DROP FUNCTION refuse CASCADE")
-                assert waiter.result(WAIT_TIMEOUT)
-        finally:
-            root("DROP FUNCTION IF EXISTS refuse CASCADE")
-            root("DROP SEQUENCE refusals")
+    codes = "40P01", "40001"
+    roll_back = (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql "
+        "AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$; "
+        "CREATE TRIGGER refuse BEFORE UPDATE ON locking_lockrow "
+        "FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    allow = "DROP FUNCTION refuse CASCADE"
 
     @pytest.mark.faults(row=17)
     def test_full_disk_refuses_new_rows_and_frees_held_ones(
