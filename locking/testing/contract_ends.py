@@ -113,6 +113,19 @@ class Ends(ContractBase):
         )
         locks.backend.release(successor, grant.token)
 
+    @needs(lambda can: can.expires and can.fair)
+    def test_newcomer_does_not_overtake_a_waiter_when_the_grant_expires(
+        self, locks: LockStore, name: str
+    ) -> None:
+        granted(locks, Claim(name=name, ttl=self.TTL))
+        patient = Claim(name=name, ttl=30)
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(granted, locks, patient)
+            until(lambda: self.waiting(locks, name) == 1, "the wait")
+            while not waiter.done():
+                assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None, "it overtook"
+        locks.backend.release(patient, waiter.result().token)
+
     @needs(lambda can: can.expires)
     def test_extended_grant_lasts_longer(self, locks: LockStore, name: str) -> None:
         claim = Claim(name=name, ttl=self.TTL)
@@ -150,26 +163,32 @@ class Ends(ContractBase):
 
     @needs(lambda can: can.hands_over)
     def test_handed_over_lease_has_one_holder(self, locks: LockStore, name: str) -> None:
-        giver, taker, late = (Claim(name=name, ttl=30) for _ in range(3))
+        giver, taker, late, patient = (Claim(name=name, ttl=30) for _ in range(4))
         token, take_over = granted(locks, giver).token, locks.backend.take_over
-        with pytest.raises(LockLost):
-            take_over(taker, giver.owner, token)  # it was not handed over
-        locks.backend.set_depth(giver, token, 0)
-        assert locks.backend.acquire(late, 0) is None, "it is free meanwhile"
-        with pytest.raises(LockLost):
-            take_over(taker, giver.owner, token - (1 << 30))  # of an earlier grant
-        grant = take_over(taker, giver.owner, token)
-        assert grant.token > token, "a late write of the giver would not be refused"
-        assert take_over(taker, giver.owner, token).token == grant.token  # after a lost reply
-        for call in (
-            lambda: locks.backend.extend(giver, token, 0.1),
-            lambda: locks.backend.release(giver, token),
-            lambda: take_over(late, giver.owner, token),
-        ):
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(granted, locks, patient)
+            until(lambda: self.waiting(locks, name) != 0, "the wait")
             with pytest.raises(LockLost):
-                call()
-        assert self.held(locks, name) == [(taker.owner, 1)]
-        locks.backend.release(taker, grant.token)
+                take_over(taker, giver.owner, token)  # it was not handed over
+            locks.backend.set_depth(giver, token, 0)
+            assert locks.backend.acquire(late, 0) is None, "it is free meanwhile"
+            with pytest.raises(LockLost):
+                take_over(taker, giver.owner, token - (1 << 30))  # of an earlier grant
+            grant = take_over(taker, giver.owner, token)
+            assert grant.token > token, "a late write of the giver would not be refused"
+            assert take_over(taker, giver.owner, token).token == grant.token  # after a lost reply
+            for call in (
+                lambda: locks.backend.extend(giver, token, 0.1),
+                lambda: locks.backend.release(giver, token),
+                lambda: take_over(late, giver.owner, token),
+            ):
+                with pytest.raises(LockLost):
+                    call()
+            (seen,) = locks.backend.holders(name)
+            assert (seen.owner, seen.count) == (taker.owner, 1)
+            assert seen.waiters in (1, None), "the waiter lost its place"
+            locks.backend.release(taker, grant.token)
+        locks.backend.release(patient, waiter.result().token)
 
     @needs(lambda can: can.exclusion != "none")
     @pytest.mark.parametrize("when", ["before", "during"])
@@ -287,18 +306,21 @@ class Ends(ContractBase):
             with pytest.raises(LockUnavailable):
                 locks.lock("contract:down").acquire(timeout=0.5)
 
+    @needs(lambda can: can.exclusion != "none")
     def test_broken_lock_is_lost_by_its_holder(self, locks: LockStore, name: str) -> None:
         lost = threading.Event()
         lock = locks.lock(name, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
-        try:
-            assert locks.break_lock(name)
-        except LockMisuse:  # the backend has no such operation
-            lock.release()
-            return
-        assert not locks.break_lock(f"{name}-unknown")
-        free = in_thread(acquire_and_release, locks, name)
-        assert free, "a broken lock must be free for others"
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(acquire_and_release, locks, name)
+            until(lambda: self.waiting(locks, name) != 0, "the wait")
+            try:
+                assert locks.break_lock(name)
+            except LockMisuse:  # the backend has no such operation
+                lock.release()
+                return
+            assert not locks.break_lock(f"{name}-unknown")
+            assert waiter.result(WAIT_TIMEOUT), "a broken lock must be free for others"
         if locks.capabilities.session_bound and locks.capabilities.exclusion == "machines":
             assert lost.wait(WAIT_TIMEOUT), "on_lost was not called"
         with pytest.raises(LockLost):
