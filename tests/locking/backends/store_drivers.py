@@ -81,6 +81,23 @@ class OwnStore(StoreDriver):
             proxy.hold_requests()
 
 
+PAGE = Path(__file__).parents[3] / "docs/how-to/redis-deployments.md"
+(RULE,) = re.findall("^ACL SETUSER locks .*$", PAGE.read_text(), re.M)
+"""Creates the user that the documentation recommends; it may do the least that the lock needs."""
+
+
+def start_for_user(*nodes: Node) -> None:
+    """Start servers without data, so that the user may use the masters."""
+    start_all(nodes)
+    for node in nodes:
+        node.ask(RULE)
+
+
+def as_user(url: str) -> str:
+    """Return the address for that user."""
+    return url.replace("//", "//locks:secret@")
+
+
 class RedisDriver(OwnStore):
     """One Redis without persistence, its clock, and a replica for a failover."""
 
@@ -92,20 +109,22 @@ class RedisDriver(OwnStore):
         self.clock = self.clock_of(*self.servers)
         stack.callback(self.replicas.close)
         self.master = stack.enter_context(self.servers[0])
+        self.master.ask(RULE)
         (proxy,) = self.proxied(self.master.port)
-        self.location, self.far = self.master.url, f"redis://{proxy.url}/0"
+        self.location, self.far = as_user(self.master.url), as_user(f"redis://{proxy.url}/0")
 
     def recover(self) -> None:
         super().recover()
+        self.master.ask(RULE)
         self.replicas.close()
-        self.location = self.master.url
+        self.location = as_user(self.master.url)
 
     def requests(self) -> int:
         return evalshas(self.master)
 
     def restart(self) -> bool:
         self.master.kill()
-        self.master.start()
+        start_for_user(self.master)
         return False
 
     def shift_clock(self, seconds: float) -> None:
@@ -114,13 +133,14 @@ class RedisDriver(OwnStore):
     def cut_replication(self) -> None:
         replica = self.replicas.enter_context(Node(replica_of=self.master))
         self.fault = CutReplication(replica)
+        replica.ask(RULE)
         self.fault.inject()
         assert self.fault.injected
 
     def promote_replica(self) -> bool:
         self.master.kill()
         self.fault.promote()
-        self.location = self.fault.replica.url
+        self.location = as_user(self.fault.replica.url)
         return False
 
 
@@ -160,13 +180,15 @@ class GroupDriver(OwnStore):
         group = stack.enter_context(self.group())
         group.disable_failover()
         self.masters = group.masters if isinstance(group, RedisCluster) else [group.master]
+        for master in self.masters:
+            master.ask(RULE)
         self.nodes, self.servers, ports = group.nodes, self.masters, dict[int, int]()
         proxies = {
             node.port: stack.enter_context(TranslatingProxy(node.port, ports))
             for node in group.nodes
         }
         self.proxies = [proxies[master.port] for master in self.masters]
-        self.location = self.far = group.url
+        self.location = self.far = as_user(group.url)
         for port, proxy in ports.items():
             self.far = self.far.replace(f":{port}", f":{proxy}")
 
@@ -183,7 +205,7 @@ class SentinelDriver(GroupDriver):
         pair = [node for node in self.nodes if not isinstance(node, Sentinel)]
         for node in pair:
             node.kill()
-        start_all(pair)
+        start_for_user(*pair)
         return False
 
 
@@ -196,7 +218,7 @@ class ClusterDriver(GroupDriver):
     def restart(self) -> bool:
         for master in self.masters:
             master.kill()
-        start_all(self.masters)
+        start_for_user(*self.masters)
         for master in self.masters:
             master.wait_for("CLUSTER INFO", "cluster_state:ok")
         return False
