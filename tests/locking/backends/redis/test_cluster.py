@@ -12,7 +12,6 @@ from devservers import HOST
 from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
-from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.cluster import slot_of, tagged, tags
 from locking.claims import Claim
 from locking.testing.calls import within
@@ -201,14 +200,3 @@ def test_killed_node_stops_its_slots_only_for_its_failover(
 def name_at(wanted: Callable[[int], bool]) -> str:
     """Return a name whose slot is as wanted."""
     return next(name for name in map(str, range(1000)) if wanted(slot_of(name)))
-
-
-def test_check_asks_the_nodes(redis_cluster: RedisCluster, redis_server: object) -> None:
-    def found(url: str) -> list[str]:
-        return [str(one.msg) for one in RedisBackend.check_store("redis", {"LOCATION": url})]
-
-    assert found(redis_cluster.url) == []
-    node = redis_cluster.masters[0].url
-    assert "write redis+cluster://" in found(node)[0]
-    plain = redis_server.url.replace("redis://", "redis+cluster://")  # type: ignore[attr-defined]
-    assert "is no node of a Cluster" in found(plain)[0]

@@ -1,5 +1,6 @@
 """FAULTS 17: a Redis that returns errors never grants a lock; the check of the store."""
 
+import re
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -10,10 +11,11 @@ from devservers.faults.waiting import until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.testing.calls import within
-from tests.devservers.redis_groups import ClusterNode, Sentinel
+from tests.devservers.redis_groups import RedisCluster, Sentinel, SentinelRedis
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
 
 __all__ = ["connect", "server"]
+DOWN = "127.0.0.1:1"
 
 
 def assert_refused(backend: RedisBackend, word: str) -> None:
@@ -76,36 +78,29 @@ def test_too_many_connections(connect: Connect) -> None:
         until(is_granted, "room for a connection")
 
 
-def test_flushed_scripts_are_loaded_again(server: Redis, connect: Connect) -> None:
-    backend = connect(server.url)
-    with client.Redis.from_url(server.url) as raw:
-        raw.script_flush()
-        lease = take(backend)
-        raw.script_flush()
-        backend.extend(lease.claim, lease.token, 60)
-        raw.script_flush()
-        backend.release(lease.claim, lease.token)
-    assert not backend.inspect()
-
-
-def store_ids(url: str) -> list[str | None]:
-    """Return the ids of what the check of the store reports."""
-    return [message.id for message in RedisBackend.check_store("redis", {"LOCATION": url})]
-
-
-def test_check_reports_a_wrong_password(server: Redis) -> None:
-    with client.Redis.from_url(server.url) as raw:
-        raw.config_set("requirepass", "secret")
-        for credentials in ("", ":wrong@", "absent:secret@"):
-            assert store_ids(server.url.replace("//", f"//{credentials}")) == ["locking.E022"]
-        assert store_ids(server.url.replace("//", "//:secret@")) == []
-        assert store_ids("redis://127.0.0.1:1/0") == [], "a server that is down cannot be asked"
-        raw.config_set("requirepass", "")
-
-
-def test_check_reports_a_server_that_is_no_single_master(server: Redis) -> None:
-    with Redis(replica_of=server) as replica, ClusterNode() as node:
-        assert store_ids(replica.url) == ["locking.E023"]
-        assert store_ids(node.url) == ["locking.E023"]
-    with Sentinel() as sentinel:
-        assert store_ids(sentinel.url) == ["locking.E023"]
+def test_check_says_what_makes_a_server_unfit(
+    redis_server: Redis, redis_sentinel: SentinelRedis, redis_cluster: RedisCluster
+) -> None:
+    """A server that is down cannot be asked."""
+    plain, sentinels, cluster = redis_server.url, redis_sentinel.url, redis_cluster.url
+    with (
+        Redis(config=["--requirepass", "secret"]) as closed,
+        Redis(replica_of=redis_server) as replica,
+        Sentinel() as sentinel,
+    ):
+        cases = dict.fromkeys((plain, sentinels, cluster, f"redis://{DOWN}/0"), "")
+        cases |= {f"redis+sentinel://{DOWN}/locks": "", closed.url: "E022"}
+        for login, id_ in ((":secret", ""), (":wrong", "E022"), ("absent:secret", "E022")):
+            cases[closed.url.replace("//", f"//{login}@")] = id_
+        cases |= {
+            replica.url: "E023 .* is a read-only replica",
+            sentinel.url: "E023 .* is a Sentinel",
+            redis_cluster.masters[0].url: r"E023 .* write redis\+cluster://",
+            plain.replace("redis://", "redis+cluster://"): "E023 .* is no node of a Cluster",
+            sentinels.replace("/locks", "/other"): "E023 .*'other'",
+        }
+        for url, expected in cases.items():
+            found = RedisBackend.check_store("redis", {"LOCATION": url})
+            text = "".join(f"{one.id} {one.msg}" for one in found)
+            assert bool(text) is bool(expected), (url, text)
+            assert re.search(expected, text), (url, text)

@@ -124,12 +124,3 @@ def _fails(backend: RedisBackend) -> bool:
         backend.probe()
         return False
     return True
-
-
-def test_check_asks_the_master(redis_sentinel: SentinelRedis) -> None:
-    def found(url: str) -> list[str]:
-        return [str(one.msg) for one in RedisBackend.check_store("redis", {"LOCATION": url})]
-
-    assert found(redis_sentinel.url) == []
-    assert "'other'" in found(redis_sentinel.url.replace("/locks", "/other"))[0]
-    assert found("redis+sentinel://127.0.0.1:1/locks") == []
