@@ -24,6 +24,8 @@ class Masters:
     def __init__(self) -> None:
         self.servers = [Redis() for _ in range(5)]
         self.urls = [server.url for server in self.servers]
+        self.raw = [redis.Redis.from_url(url, decode_responses=True) for url in self.urls]
+        """The test's clients."""
         self._backends: list[RedLockBackend] = []
 
     def client(self, **options: Any) -> RedLockBackend:
@@ -37,25 +39,22 @@ class Masters:
         return backend
 
     def value(self, number: int) -> str | None:
-        """Return the value of the lock's key on one master, read without the backend."""
-        with redis.Redis.from_url(self.servers[number].url, decode_responses=True) as direct:
-            return direct.get(KEY)
+        """Return the value of the lock's key on one master."""
+        return self.raw[number].get(KEY)
 
     def values(self) -> list[str | None]:
         """Return the value of the lock's key on each master."""
-        return [self.value(number) for number in range(5)]
+        return [raw.get(KEY) for raw in self.raw]
 
     def plant(self, *numbers: int, value: str = "another client") -> None:
         """Set the lock's key on some masters for another client."""
         for number in numbers:
-            with redis.Redis.from_url(self.servers[number].url) as direct:
-                direct.set(KEY, value)
+            self.raw[number].set(KEY, value)
 
     def uproot(self, *numbers: int) -> None:
         """Delete the lock's key on some masters."""
         for number in numbers:
-            with redis.Redis.from_url(self.servers[number].url) as direct:
-                direct.delete(KEY)
+            self.raw[number].delete(KEY)
 
     def pause(self, count: int) -> None:
         """Stop the first `count` masters."""
@@ -71,8 +70,8 @@ class Masters:
         for server in self.servers:
             with suppress(ProcessLookupError):
                 server.resume()
-        for backend in self._backends:
-            backend.close()
+        for client in (*self._backends, *self.raw):
+            client.close()
         stop_all(self.servers)
 
 

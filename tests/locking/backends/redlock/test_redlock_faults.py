@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-import redis
 
 from devservers import start_all
 from devservers.faults.clock import Clock
@@ -204,10 +203,9 @@ class TestRefusals:
         until(lambda: not masters.value(3) and not masters.value(4), "the undo")
 
     def order(self, masters: Masters, number: int, command: tuple[str, ...]) -> None:
-        with redis.Redis.from_url(masters.servers[number].url) as direct:
-            direct.execute_command(*command)
-            if command is self.LOCKED:  # connections that have logged in already stay
-                direct.client_kill_filter(_type="normal")
+        masters.raw[number].execute_command(*command)
+        if command is self.LOCKED:  # connections that have logged in already stay
+            masters.raw[number].client_kill_filter(_type="normal")
 
 
 class TestLateSet:
@@ -243,9 +241,8 @@ class TestLateSet:
         near.extend(asked, grant.token, 60)
 
     def sets(self, masters: Masters, number: int) -> int:
-        with redis.Redis.from_url(masters.servers[number].url) as direct:
-            calls: int = direct.info("commandstats").get("cmdstat_set", {"calls": 0})["calls"]
-            return calls
+        stats = masters.raw[number].info("commandstats")
+        return stats.get("cmdstat_set", {"calls": 0})["calls"]
 
     def test_late_undo_does_not_affect_a_later_attempt(
         self, masters: Masters, proxy: Callable[[int], InterceptingProxy]
