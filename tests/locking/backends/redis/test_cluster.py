@@ -1,22 +1,18 @@
 """A Redis Cluster: names in slots, slots that move, and nodes that fail."""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
 from devservers import HOST
-from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.cluster import slot_of, tagged, tags
 from locking.claims import Claim
 from locking.testing.calls import within
 from tests.devservers.redis_groups import SLOTS, ClusterNode, RedisCluster
-from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import Connect, connect, take, waiters, waiting
 from tests.locking.calls import store_of
 
@@ -150,53 +146,3 @@ def test_waiter_of_a_moved_slot_believes_the_lock_only(
         grant = waits.result(WAIT_TIMEOUT)
     assert [(held.owner, held.token) for held in other.inspect()] == [(waiter.owner, grant.token)]
     assert grant.token > holder.token
-
-
-@pytest.mark.long
-@pytest.mark.faults(row=4, backend="redis-cluster")
-def test_killed_node_stops_its_slots_only_for_its_failover(
-    own_cluster: RedisCluster, connect: Connect
-) -> None:
-    backend, target = connect(own_cluster.url), own_cluster.masters[0]
-    names = {0: name_at(lambda slot: slot < SLOTS // 3), 1: name_at(lambda slot: slot > SLOTS // 2)}
-    tokens: dict[int, list[int]] = {0: [], 1: []}
-    failed, paused = {0: 0, 1: 0}, threading.Event()
-
-    def run(kind: int) -> None:
-        while not paused.is_set():
-            claim = Claim(name=names[kind], ttl=5.0)
-            try:
-                grant = backend.acquire(claim, 0.5)
-            except LockUnavailable:
-                failed[kind] += 1
-                continue
-            assert grant
-            tokens[kind].append(grant.token)
-            with suppress(LockUnavailable):
-                backend.release(claim, grant.token)
-
-    kills = injected_faults["ClusterNode killed"]
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(run, kind) for kind in (0, 1)]
-        until(lambda: min(map(len, tokens.values())) > 20, "acquisitions in both slots")
-        target.kill()
-        until(lambda: failed[0], "an acquisition failing")
-        before, done = len(tokens[1]), len(tokens[0])
-        until(lambda: "master" in own_cluster.replicas[0].ask("ROLE"), "the promotion")
-        assert len(tokens[1]) > before + 20, "the slots of other nodes waited"
-        promoted = time.monotonic()
-        until(lambda: len(tokens[0]) > done + 20, "acquisitions after the failover")
-        resumed = time.monotonic() - promoted
-        paused.set()
-        for one in runs:
-            one.result(WAIT_TIMEOUT)
-    assert injected_faults["ClusterNode killed"] == kills + 1
-    assert resumed < 1 + SLACK
-    assert not failed[1]
-    for seen in tokens.values():
-        assert seen == sorted(set(seen))
-
-
-def name_at(wanted: Callable[[int], bool]) -> str:
-    """Return a name whose slot is as wanted."""
-    return next(name for name in map(str, range(1000)) if wanted(slot_of(name)))

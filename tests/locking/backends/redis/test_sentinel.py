@@ -1,4 +1,4 @@
-"""A master that Sentinels name: its discovery, and its failover."""
+"""A master that Sentinels name, its discovery, and its failover, also in a Cluster."""
 
 import asyncio
 import time
@@ -8,12 +8,12 @@ from contextlib import suppress
 import pytest
 import redis as client
 
-from devservers.base import injected_faults
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
+from locking.backends.redis.cluster import slot_of
 from locking.testing.calls import within
-from tests.devservers.redis_groups import SentinelRedis
+from tests.devservers.redis_groups import SLOTS, RedisCluster, SentinelRedis
 from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, take
 from tests.locking.calls import store_of
@@ -28,12 +28,16 @@ def servers() -> Iterator[SentinelRedis]:
 
 
 @pytest.mark.long
-@pytest.mark.faults(row=4, backend="redis-sentinel")
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.faults(row=4)
+@pytest.mark.parametrize(
+    ("store", "fault"),
+    [("redis-sentinel", "kill"), ("redis-sentinel", "pause"), ("redis-cluster", "kill")],
+)
 def test_acquisitions_resume_within_a_second_of_the_failover(
-    servers: SentinelRedis, connect: Connect, fault: str
+    connect: Connect, store: str, fault: str
 ) -> None:
-    backend, tokens, failed = connect(servers.url), [], 0
+    """Only the sales of the dead node wait for it: tests/high_availability."""
+    tokens, failed, promoted = list[int](), 0, 0.0
 
     def pair() -> bool:
         nonlocal failed
@@ -48,22 +52,29 @@ def test_acquisitions_resume_within_a_second_of_the_failover(
             return False
         return True
 
-    for _ in range(20):
-        assert pair()
-    getattr(servers.master, fault)()
-    promoted = 0.0
-    deadline = time.monotonic() + WAIT_TIMEOUT
-    while not (resumed := pair()) and time.monotonic() < deadline:
-        if not promoted and servers.names(servers.replica):
-            promoted = time.monotonic()
-    assert resumed
-    assert time.monotonic() - (promoted or time.monotonic()) < 1 + SLACK
-    assert failed
-    assert injected_faults["Node killed"] + injected_faults["Node stopped"] == 1
-    if fault == "pause":
-        servers.master.resume()
-    for _ in range(20):
-        assert pair()
+    def is_promoted() -> bool:
+        if is_cluster:
+            return "master" in servers.replicas[number].ask("ROLE")
+        return servers.names(servers.replica)
+
+    with SentinelRedis() if store == "redis-sentinel" else RedisCluster() as servers:
+        backend, number = connect(servers.url), slot_of(claim().name) * 3 // SLOTS
+        is_cluster = isinstance(servers, RedisCluster)
+        master = servers.masters[number] if is_cluster else servers.master
+        for _ in range(20):
+            assert pair()
+        getattr(master, fault)()
+        deadline = time.monotonic() + WAIT_TIMEOUT
+        while not (resumed := pair()) and time.monotonic() < deadline:
+            if not promoted and is_promoted():
+                promoted = time.monotonic()
+        assert resumed
+        assert time.monotonic() - (promoted or time.monotonic()) < 1 + SLACK
+        assert failed
+        if fault == "pause":
+            master.resume()
+        for _ in range(20):
+            assert pair()
     assert tokens == sorted(set(tokens))
 
 
