@@ -5,10 +5,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from locking.claims import READER
+from locking.exceptions import LockUnavailable
 from locking.lease import LockStore, StoreLock
 
 WAIT_TIMEOUT = float(os.environ.get("LOCK_TEST_TIMEOUT", "20"))
@@ -23,6 +24,18 @@ def until(condition: Callable[[], T], what: str) -> T:
         assert time.monotonic() < deadline, f"{what} did not come true in {WAIT_TIMEOUT:g} s"
         time.sleep(0.01)
     return value
+
+
+def until_available(call: Callable[[], T]) -> T:
+    """Repeat a call while it raises LockUnavailable; return its result."""
+    results = list[T]()
+
+    def succeeds() -> list[T]:
+        with suppress(LockUnavailable):
+            results.append(call())
+        return results
+
+    return until(succeeds, "the store replying")[0]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from locking.testing.calls import (
     in_thread,
     lock_for,
     until,
+    until_available,
     within,
 )
 from locking.testing.contract_base import (
@@ -67,7 +68,7 @@ class Faults(ContractBase):
                 with pytest.raises((LockUnavailable, LockLost)):
                     call()
         driver.recover()
-        until(lambda: _responds(locks), "the store replying again")
+        until_available(locks.probe)
         assert acquire_and_release(open_store(), f"{name}-other")
 
     @needs(lambda can: can.fencing, "restart")
@@ -249,10 +250,3 @@ class Faults(ContractBase):
             assert not self.capabilities.fencing or taken.token > lease.token
             taken.check()
             pool.submit(successor.release).result(WAIT_TIMEOUT)
-
-
-def _responds(locks: LockStore) -> bool:
-    with suppress(LockUnavailable):
-        locks.probe()
-        return True
-    return False

@@ -11,6 +11,7 @@ from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.database.breaker import breaker_of
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import ConnectionPool, redis_breaker
+from locking.testing.calls import until_available
 from tests.devservers.faults.interception import InterceptingProxy
 
 TIMEOUT = 1.0
@@ -36,14 +37,6 @@ def is_refused(call: Callable[[], object]) -> bool:
     return "an earlier command timed out" in str(caught.value.__cause__)
 
 
-def succeeds(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Disconnected:
-        return False
-    return True
-
-
 def ping(pool: ConnectionPool) -> None:
     pool.call(lambda connection: connection.command("PING"))
 
@@ -58,7 +51,7 @@ def test_one_timeout_opens_it(proxy, connections) -> None:
     proxy.cut()
     proxy.resume()
     until(lambda: not redis_breaker(connections.url).is_open)
-    until(lambda: succeeds(lambda: ping(connections)), "a reply after the fault")
+    until_available(partial(ping, connections))
 
 
 def test_a_refused_connection_does_not_open_it(proxy, connections) -> None:

@@ -59,9 +59,6 @@ class Superuser:
         """End a session."""
         self("SELECT pg_terminate_backend(%s)", number)
 
-    def close(self) -> None:
-        self._connection.close()
-
 
 @contextmanager
 def migrated(server: PostgreSql, alias: str, blocker: DjangoDbBlocker) -> Iterator[str]:
@@ -89,10 +86,3 @@ def pooled(server: PostgreSql, alias: str) -> Iterator[str]:
     """An alias for the same database behind PgBouncer in transaction mode."""
     with PgBouncer(server) as pooler, alias_for(pooler.url, "pooled") as behind:
         yield behind
-
-
-@pytest.fixture
-def root(server: PostgreSql) -> Iterator[Superuser]:
-    root = Superuser(server)
-    yield root
-    root.close()

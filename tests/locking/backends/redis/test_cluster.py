@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
 from devservers import HOST
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.cluster import slot_of, tagged, tags
 from locking.claims import Claim
-from locking.testing.calls import within
+from locking.testing.calls import until_available, within
 from tests.devservers.redis_groups import SLOTS, ClusterNode, RedisCluster
 from tests.locking.backends.redis.redis_tools import Connect, connect, take, waiters, waiting
 from tests.locking.calls import store_of
@@ -120,14 +119,7 @@ def test_calls_to_a_stopped_cluster_fail_at_once(
         list(pool.map(fail, range(100)))
     for node in own_cluster.nodes:
         node.resume()
-
-    def responds() -> bool:
-        with suppress(LockUnavailable):
-            take(backend).release()
-            return True
-        return False
-
-    until(responds, "the cluster responding again")
+    until_available(lambda: take(backend).release())
 
 
 def test_waiter_of_a_moved_slot_believes_the_lock_only(

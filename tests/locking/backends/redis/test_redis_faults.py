@@ -13,10 +13,10 @@ from devservers.faults.clock import Clock
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis import backend as module
-from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
 from locking.claims import Claim
 from locking.names import SEMAPHORE_PREFIX
+from locking.testing.calls import until_available
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import (
     Connect,
@@ -27,14 +27,11 @@ from tests.locking.backends.redis.redis_tools import (
     take,
     waiting,
 )
-from tests.locking.calls import store_of
 
 __all__ = ["connect", "proxy", "server"]
 
 LONG = 3 * WAIT_TIMEOUT
 """A ttl, so that a lock which is free within a wait of the test was released and did not expire."""
-TIMEOUT = 10.0
-"""SOCKET_TIMEOUT and CONNECT_TIMEOUT of the backend whose connections a test cuts."""
 
 
 @pytest.fixture
@@ -256,35 +253,15 @@ def test_clock_that_is_a_century_ahead_does_not_exhaust_the_tokens(
     assert tokens[-1] < 1 << 62
 
 
-@pytest.fixture
-def direct(server: Redis, connect: Connect) -> RedisBackend:
-    """The backend of another process, which does not meet the faults of the proxy."""
-    return connect(server.url)
-
-
-@pytest.fixture
-def far(proxy: InterceptingProxy, connect: Connect) -> RedisBackend:
-    """A backend behind the proxy, which has sent its scripts to the server."""
-    options = {"SOCKET_TIMEOUT": TIMEOUT, "CONNECT_TIMEOUT": TIMEOUT}
-    backend = connect(f"redis://{proxy.url}/0", **options)
-
-    def is_ready() -> bool:
-        try:
-            with store_of(backend).lock("n", ttl=LONG, renew=False):
-                return True
-        except LockUnavailable:  # a busy machine may take longer than TIMEOUT
-            return False
-
-    until(is_ready, "a lock on a server without a fault")
-    return backend
-
-
 @pytest.mark.faults(row=10, backend="redis")
 @pytest.mark.parametrize("waits", [False, True], ids=["free", "waiting"])
 def test_grant_whose_reply_is_lost_is_withdrawn(
-    waits: bool, far: RedisBackend, direct: RedisBackend, proxy: InterceptingProxy
+    waits: bool, server: Redis, proxy: InterceptingProxy, connect: Connect
 ) -> None:
     """That of a lock that was free, and that of a waiter whose connection breaks."""
+    direct = connect(server.url)
+    far = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=10.0, CONNECT_TIMEOUT=10.0)
+    until_available(lambda: take(far).release())  # sends the scripts
     asked, holder = claim(ttl=LONG), take(direct, ttl=LONG) if waits else None
     with ThreadPoolExecutor(1) as pool:
         if holder is None:

@@ -1,16 +1,15 @@
 """FAULTS 17: a Redis that returns errors never grants a lock; the check of the store."""
 
 import re
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 import redis as client
 
 from devservers import Redis
-from devservers.faults.waiting import until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from locking.testing.calls import within
+from locking.testing.calls import until_available, within
 from tests.devservers.redis_groups import RedisCluster, Sentinel, SentinelRedis
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, server, take
 
@@ -69,13 +68,7 @@ def test_too_many_connections(connect: Connect) -> None:
                 raw.ping()
             assert_refused(connect(server.url), "max number of clients|onnection")
         backend = connect(server.url)
-
-        def is_granted() -> bool:
-            with suppress(LockUnavailable):  # the server has not yet noticed the ends
-                return bool(take(backend))
-            return False
-
-        until(is_granted, "room for a connection")
+        assert until_available(lambda: take(backend)), "the server has noticed the ends"
 
 
 def test_check_says_what_makes_a_server_unfit(

@@ -11,7 +11,7 @@ from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from locking.testing.calls import within
+from locking.testing.calls import acquire_and_release, within
 from tests.devservers.redis_groups import Node, RedisCluster, SentinelRedis
 from tests.locking.backends.redis.redis_tools import (
     BOUND,
@@ -42,12 +42,6 @@ def owner_at(server: Redis) -> str | None:
         return raw.hget("lock:{n}", "owner")
 
 
-def acquire_and_release_it(backend: RedisBackend) -> None:
-    semaphore = store_of(backend).semaphore("n", 1)
-    assert semaphore.acquire(timeout=WAIT_TIMEOUT)
-    semaphore.release()
-
-
 @pytest.fixture
 def backend(replica: Redis, connect: Connect) -> RedisBackend:
     assert replica.replica_of
@@ -68,10 +62,10 @@ def test_grant_is_on_the_replica(replica: Redis, backend: RedisBackend) -> None:
     semaphore = store_of(backend).semaphore("n", 1)
     assert semaphore.acquire(timeout=5)
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(acquire_and_release_it, backend)
+        waits = pool.submit(acquire_and_release, store_of(backend), "n", slots=1)
         until(lambda: [held.waiters for held in backend.inspect()] == [1], "queueing")
         semaphore.release()
-        waits.result(WAIT_TIMEOUT)
+        assert waits.result(WAIT_TIMEOUT)
 
     async def task() -> None:
         async with store_of(backend).lock("n", timeout=5) as lease:

@@ -3,16 +3,14 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 import redis as client
 
-from devservers.faults.waiting import WAIT_TIMEOUT, until
+from devservers.faults.waiting import WAIT_TIMEOUT
 from locking import LockUnavailable
-from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.cluster import slot_of
-from locking.testing.calls import within
+from locking.testing.calls import until_available, within
 from tests.devservers.redis_groups import SLOTS, RedisCluster, SentinelRedis
 from tests.fault_rows import SLACK
 from tests.locking.backends.redis.redis_tools import BOUND, Connect, claim, connect, take
@@ -127,11 +125,4 @@ def test_stalled_sentinels_cost_bounded_time(servers: SentinelRedis, connect: Co
         backend.probe()
     for stalled in servers.sentinels:
         stalled.resume()
-    until(lambda: not _fails(backend), "the Sentinels replying")
-
-
-def _fails(backend: RedisBackend) -> bool:
-    with suppress(LockUnavailable):
-        backend.probe()
-        return False
-    return True
+    until_available(backend.probe)

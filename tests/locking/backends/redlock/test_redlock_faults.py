@@ -13,7 +13,7 @@ from devservers.faults.clock import Clock
 from devservers.faults.waiting import until
 from locking import LockLost, LockUnavailable
 from locking.backends.redlock.quorum import master_breaker
-from locking.testing.calls import within
+from locking.testing.calls import until_available, within
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redlock.redlock_masters import (
     FIRST_THREE,
@@ -64,7 +64,7 @@ class TestAmnesia:
     def test_restart_delay_prevents_a_second_vote(self, masters: Masters) -> None:
         """The lock stays listed as well: a switch of the backend relies on the list."""
         second = masters.client(RESTART_DELAY=self.TTL)
-        until(lambda: self.votes(second), "the end of the restart delay")
+        until_available(second.probe)  # the restart delay is over
         deadline = self.restart_with_lease(masters, RESTART_DELAY=self.TTL)
         control = masters.client(NODE_TIMEOUT=1)
         assert control.inspect() == [], "the control: without the delay it is unknown"
@@ -74,13 +74,6 @@ class TestAmnesia:
         assert masters.value(2) is None, "the restarted master was asked"
         take(second, self.TTL, timeout=self.TTL * 3)
         assert time.monotonic() >= deadline
-
-    def votes(self, backend: object) -> bool:
-        try:
-            backend.probe()  # type: ignore[attr-defined]
-        except LockUnavailable:
-            return False
-        return True
 
     def test_restarted_masters_grant_nothing(self, masters: Masters) -> None:
         backend = masters.client(RESTART_DELAY=60)

@@ -14,7 +14,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockTimeout, LockUnavailable
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.handler import create
-from locking.testing.calls import in_thread, within
+from locking.testing.calls import in_thread, until_available, within
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.fault_rows import SLACK
 from tests.locking.calls import acquired, store_of
@@ -161,15 +161,7 @@ class TestSession:
                     with pytest.raises(LockUnavailable):
                         store_of(backend).lock(name).acquire(timeout=60)
             server.start()
-
-            def is_back() -> bool:
-                try:
-                    backend.probe()
-                except LockUnavailable:
-                    return False
-                return True
-
-            until(is_back, "the client finding the server")
+            until_available(backend.probe)
             with store_of(backend).lock(name, timeout=5):
                 assert len(backend.queue(name)) == 1
         finally:
