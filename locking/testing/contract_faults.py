@@ -102,22 +102,14 @@ class Faults(ContractBase):
         if knows and not expires:
             with suppress(LockError):
                 old.backend.release(claim, token)
-        later, next_claim = None, claim
 
-        def another(ttl: float) -> Claim:
-            made = Claim(name=claim.name, ttl=ttl)
-            made.slots = claim.slots
-            return made
+        def acquire(timeout: float) -> tuple[Claim, Grant | None]:
+            # By a new claim: the release of one whose reply was lost may be repeated later.
+            asked = Claim(name=claim.name, ttl=LONG)
+            asked.slots = claim.slots
+            return asked, new.backend.acquire(asked, timeout)
 
-        def is_granted() -> bool:
-            nonlocal later, next_claim
-            # New each time: the release of one whose reply was lost may be repeated later.
-            next_claim = another(LONG)
-            with suppress(LockUnavailable):
-                later = new.backend.acquire(next_claim, 1)
-            return later is not None
-
-        until(is_granted, "the next grant")
+        next_claim, later = until_available(lambda: acquire(WAIT_TIMEOUT))
         assert later is not None
         assert later.token > token, "a stale holder cannot be told from the next one"
         assert not (knows and expires) or time.monotonic() > grant.deadline - 0.1, (
@@ -125,7 +117,7 @@ class Faults(ContractBase):
         )
         with pytest.raises(LockError):
             old.backend.release(claim, token)
-        assert new.backend.acquire(another(30), 0) is None
+        assert acquire(0)[1] is None
         new.backend.release(next_claim, later.token)
 
     @needs(lambda can: can.survives_minority, "stop_minority")

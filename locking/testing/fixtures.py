@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from locking.testing.memory import VirtualClock
-
-Key = tuple[str, str, str]
-"""Name, alias and owner."""
 
 
 @pytest.fixture
@@ -24,35 +21,17 @@ def lock_clock() -> Iterator[VirtualClock]:
 
 
 @pytest.fixture
-def no_locks_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail if a lock that was acquired in the test is still held at its end."""
-    from locking.handler import locks
-
-    def held() -> set[Key]:
-        leases = [lease for store in locks.opened() for lease in list(store.held.values())]
-        return {(lease.name, lease.backend.alias, lease.owner) for lease in leases}
-
-    yield from _compare(request, held, "still locked at the end of the test")
-
-
-@pytest.fixture
 def no_keys_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail if the test leaves a held lock in a store of LOCKS, whichever process acquired it."""
     from locking.handler import locks
 
-    def held() -> set[Key]:
+    def held() -> set[tuple[str, str, str]]:
         found = [(alias, one) for alias in locks for one in locks[alias].inspect()]
         return {(one.name, alias, one.owner) for alias, one in found}
 
-    yield from _compare(request, held, "left in its store at the end of the test")
-
-
-def _compare(
-    request: pytest.FixtureRequest, held: Callable[[], set[Key]], what: str
-) -> Iterator[None]:
     if "lock_clock" in request.fixturenames:
         request.getfixturevalue("lock_clock")  # it must outlive this fixture
     before = held()
     yield
     left = [f"{name!r} in {alias!r}" for name, alias, _ in sorted(held() - before)]
-    assert not left, f"{what}: {', '.join(left)}"
+    assert not left, f"left in its store at the end of the test: {', '.join(left)}"
