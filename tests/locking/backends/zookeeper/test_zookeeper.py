@@ -126,18 +126,6 @@ class TestQueue:
 
 
 class TestSession:
-    def test_lease_never_exceeds_the_session_timeout(
-        self, backend: ZooKeeperBackend, name: str
-    ) -> None:
-        """So a process that was stopped for longer knows at once that it holds nothing."""
-        with store_of(backend).lock(name, timeout=5) as lease:
-            first = lease.deadline
-            assert 0 < lease.remaining <= 4
-            until(lambda: lease.deadline > first, "the session being found alive")
-            assert 0 < lease.remaining <= 4
-            until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
-            lease.check()
-
     def test_close_releases_locks_and_use_opens_again(
         self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
     ) -> None:
@@ -196,13 +184,17 @@ class TestHolder:
         with pytest.raises(LockLost):
             lock.release()
 
-    def test_lease_survives_a_reconnect(
+    def test_lease_survives_a_reconnect_and_never_exceeds_the_session_timeout(
         self, proxy: InterceptingProxy, far: ZooKeeperBackend, name: str
     ) -> None:
+        """So a process that was stopped for longer knows at once that it holds nothing."""
         with store_of(far).lock(name, timeout=5) as lease:
+            assert 0 < lease.remaining <= 4
             proxy.cut()
             first = lease.deadline
             until(lambda: lease.deadline > first or lease.lost, "the session going on")
+            assert 0 < lease.remaining <= 4
+            until(lambda: time.monotonic() > first + 0.2, "the first deadline passing")
             lease.check()
         assert not far.queue(name)
 
