@@ -54,8 +54,7 @@ class Ends(ContractBase):
         other = another()
         with locks.lock(name, timeout=5):
             other.send("acquire", name, 60, self.TTL)
-            if self.waiting(locks, name) is not None:
-                until(lambda: self.waiting(locks, name) == 1, "the other one queueing")
+            until(lambda: self.waiting(locks, name) in (1, None), "the other one queueing")
             other.kill()
         assert acquire_and_release(locks, name)
 
@@ -66,8 +65,7 @@ class Ends(ContractBase):
         try:
             with locks.lock(name, timeout=5):
                 other.send("acquire", name, 60, self.TTL)
-                if self.waiting(locks, name) is not None:
-                    until(lambda: self.waiting(locks, name) == 1, "the other one queueing")
+                until(lambda: self.waiting(locks, name) in (1, None), "the other one queueing")
                 other.pause()
             with locks.lock(name, timeout=WAIT_TIMEOUT) as lease:
                 other.resume()

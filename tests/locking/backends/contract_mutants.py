@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from locking.claims import READER, WRITER, Claim, Grant
 from locking.exceptions import LockUnavailable
@@ -52,7 +53,8 @@ def acquire_promises_tenfold(self: MemoryBackend, claim: Claim, timeout: float) 
 @mutant("grant", "test_inspect_lists_held_locks")
 def grant_lasts_a_tenth(self: MemoryBackend, claim: Claim, row: Row) -> Grant:
     grant = MemoryBackend.grant(self, claim, row)
-    row.ends[claim.owner] -= 0.9 * claim.ttl
+    end = grant.deadline - 0.9 * claim.ttl
+    row.holders[claim.owner] = replace(row.holders[claim.owner], expires_in=end)
     return grant
 
 

@@ -20,10 +20,9 @@ from locking.testing.driver import StoreDriver
 
 @dataclass
 class Row:
-    """One lock: its holders by owner, and its queue."""
+    """One lock: its holders by owner, each with a monotonic end in `expires_in`; its queue."""
 
     holders: dict[str, Held] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)
     queue: list[Claim] = field(default_factory=list)
     slots: int | None = None
 
@@ -43,7 +42,6 @@ class Server:
         with self.changed:
             for row in self.rows.values():
                 row.holders.clear()
-                row.ends.clear()
             self.changed.notify_all()
 
 
@@ -92,8 +90,9 @@ class MemoryBackend(Backend):
     def row(self, name: str) -> Row:
         """Return a row without the holders whose time is over."""
         row = self.server.rows[name]
-        for owner in [owner for owner, end in row.ends.items() if self.is_over(end)]:
-            del row.holders[owner], row.ends[owner]
+        for held in list(row.holders.values()):
+            if self.is_over(held.expires_in):
+                del row.holders[held.owner]
         return row
 
     def is_over(self, end: float) -> bool:
@@ -140,8 +139,8 @@ class MemoryBackend(Backend):
                     now = time.monotonic()
                     if until <= now:
                         break
-                    ends = [until, now + 60, *row.ends.values()]
-                    self.server.changed.wait(min(ends) - now + 0.001)
+                    ends = [held.expires_in for held in row.holders.values()]
+                    self.server.changed.wait(min(until, now + 60, *ends) - now + 0.001)
                 return None
             finally:
                 row.queue.remove(claim)
@@ -150,22 +149,23 @@ class MemoryBackend(Backend):
     def grant(self, claim: Claim, row: Row) -> Grant:
         token, end = self.token(), time.monotonic() + claim.ttl
         row.slots = claim.slots
-        row.holders[claim.owner] = Held(name=claim.name, owner=claim.owner, token=token, count=1)
-        row.ends[claim.owner] = end
+        row.holders[claim.owner] = Held(
+            name=claim.name, owner=claim.owner, token=token, count=1, expires_in=end
+        )
         return Grant(token, end)
 
     def release(self, claim: Claim, token: int) -> None:
         with self.asked():
             row = self.row(claim.name)
             self.held(claim, row)
-            del row.holders[claim.owner], row.ends[claim.owner]
+            del row.holders[claim.owner]
 
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         with self.asked():
             row = self.row(claim.name)
-            self.held(claim, row)
-            row.ends[claim.owner] = time.monotonic() + ttl
-            return row.ends[claim.owner]
+            end = time.monotonic() + ttl
+            row.holders[claim.owner] = replace(self.held(claim, row), expires_in=end)
+            return end
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         with self.asked():
@@ -175,8 +175,8 @@ class MemoryBackend(Backend):
     def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
         with self.asked():
             row = self.row(claim.name)
-            if claim.owner in row.holders:
-                return Grant(row.holders[claim.owner].token or 0, row.ends[claim.owner])
+            if taken := row.holders.get(claim.owner):
+                return Grant(taken.token, taken.expires_in)
             giver = row.holders.get(owner)
             if giver is None or (giver.token, giver.count) != (token, 0):
                 raise claim.lost()
@@ -184,15 +184,15 @@ class MemoryBackend(Backend):
             return self.grant(claim, row)
 
     def drop(self, row: Row, owner: str) -> None:
-        del row.holders[owner], row.ends[owner]
+        del row.holders[owner]
 
     def inspect(self) -> list[Held]:
         with self.asked(wakes=False):
             now = time.monotonic()
             return [
-                replace(held, expires_in=row.ends[owner] - now, waiters=len(row.queue))
+                replace(held, expires_in=held.expires_in - now, waiters=len(row.queue))
                 for row in map(self.row, list(self.server.rows))
-                for owner, held in row.holders.items()
+                for held in row.holders.values()
             ]
 
     def probe(self) -> None:
@@ -204,7 +204,6 @@ class MemoryBackend(Backend):
             row = self.row(name)
             was_held = bool(row.holders)
             row.holders.clear()
-            row.ends.clear()
             return was_held
 
 
