@@ -37,6 +37,10 @@ class OnServer(Contract):
     """The statements that make the user."""
     refusals: ClassVar[Sequence[tuple[str, str, str]]]
     """A fault, its repair, and what the error says."""
+    breaks: ClassVar[bytes]
+    """A part of the statement that breaks a lock."""
+    holds_next = ""
+    """What the same session may hold when the statement arrives late: a suffix of the name."""
 
     @pytest.fixture(autouse=True)
     def _database(self, driver: DatabaseDriver) -> None:
@@ -74,6 +78,22 @@ class OnServer(Contract):
             assert in_thread(acquire_and_release, limited, name, 5)
             limited.close()
 
+    def test_break_that_arrives_late_spares_the_next_grant(
+        self, open_store: Open, name: str
+    ) -> None:
+        far, near = open_store(far=True), open_store()
+        late, pinned = self.database.proxies[0].hold_request(self.breaks), near.backend.pinned
+        with ThreadPoolExecutor(1) as pool:
+            with near.lock(name, ttl=30, timeout=5) as before:
+                session = pinned[before.owner]
+                breaking = pool.submit(far.break_lock, name)
+                assert late.is_held.wait(WAIT_TIMEOUT)
+            with near.lock(name + self.holds_next, ttl=30, timeout=5) as lease:
+                assert pinned[lease.owner] is session
+                assert late.deliver()
+                breaking.result(WAIT_TIMEOUT)
+                lease.extend(30)
+
     def test_wait_may_be_longer_than_the_response_timeout(
         self, locks: LockStore, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -94,6 +114,7 @@ class Rows(OnServer):
     path = "locking.backends.database.DatabaseBackend"
     also = {"fair": True, "wakes_waiters": True}
     repeats = ("release",)
+    breaks = b"token = token + 1"
     codes: ClassVar[Sequence[str]]
     """Of the errors after which a transaction may be repeated."""
     roll_back: ClassVar[str]
@@ -147,21 +168,6 @@ class Rows(OnServer):
                 root("ROLLBACK")
             assert waiter.result(WAIT_TIMEOUT)
 
-    def test_break_that_arrives_late_spares_the_next_holder(
-        self, open_store: Open, name: str
-    ) -> None:
-        far, near = open_store(far=True), open_store()
-        late = self.database.proxies[0].hold_request(containing=b"token = token + 1")
-        lock = near.lock(name, ttl=30, timeout=5)
-        with ThreadPoolExecutor(1) as pool:
-            with lock:
-                breaking = pool.submit(far.break_lock, name)
-                assert late.is_held.wait(WAIT_TIMEOUT)
-            with lock as lease:
-                assert late.deliver()
-                breaking.result(WAIT_TIMEOUT)
-                lease.extend(30)
-
     @pytest.mark.faults(row=12)
     def test_row_of_a_holder_whose_session_ended_stays_held(
         self, locks: LockStore, name: str
@@ -199,29 +205,12 @@ class Rows(OnServer):
 class Sessions(OnServer):
     """A lock that ends with its holder's session."""
 
-    kill: bytes
-    """The statement that ends a session begins or goes on with this."""
+    holds_next = "-next"
 
     @pytest.fixture(autouse=True)
     def _does_not_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the end of a session be noticed at once or not at all."""
         monkeypatch.setattr("locking.backends.database.session_locks.WATCH_INTERVAL", 3600)
-
-    def test_break_that_arrives_late_spares_what_the_session_holds_next(
-        self, open_store: Open, name: str
-    ) -> None:
-        far, near = open_store(far=True), open_store()
-        late = self.database.proxies[0].hold_request(containing=self.kill)
-        with ThreadPoolExecutor(1) as pool:
-            with near.lock(name, timeout=5) as before:
-                session = near.backend.pinned[before.owner]  # type: ignore[attr-defined]
-                breaking = pool.submit(far.break_lock, name)
-                assert late.is_held.wait(WAIT_TIMEOUT)
-            with near.lock(f"{name}-next", timeout=5) as lease:
-                assert near.backend.pinned[lease.owner] is session  # type: ignore[attr-defined]
-                assert late.deliver()
-                assert not breaking.result(WAIT_TIMEOUT)
-                lease.extend(30)
 
     def test_lock_that_a_session_no_longer_has_is_lost(self, locks: LockStore, name: str) -> None:
         """After a kill, and after a proxy has swapped sessions, where the connection lives."""

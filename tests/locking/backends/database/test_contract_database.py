@@ -131,7 +131,7 @@ class TestRows(Rows, OnMariaDb):
 class TestMySQLSession(Sessions, OnMariaDb):
     path = "locking.backends.mysql_session.MySQLSessionBackend"
     Driver = MariaDbSessions
-    kill = b"KILL"
+    breaks = b"KILL"
 
     def test_idle_holder_keeps_its_lock(self, locks: LockStore, name: str) -> None:
         """The server closes idle sessions after `wait_timeout`, and a holder sends nothing."""

@@ -157,7 +157,7 @@ def test_pool_of_psycopg_serves_django_and_never_a_lock(
 class TestSession(Sessions, OnPostgreSql):
     path = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
     Driver = PostgreSqlSessions
-    kill = b"pg_terminate_backend"
+    breaks = b"pg_terminate_backend"
 
     def test_lock_granted_at_the_end_of_a_wait_is_not_kept(
         self, open_store: Open, name: str
