@@ -1,28 +1,28 @@
 """Five RedLock masters for a test, and clients for them."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 
-from devservers import Redis, start_all, stop_all
+from devservers import Redis
 from devservers.faults.waiting import until
 from locking.backends.redlock.backend import RedLockBackend
 from locking.caller import new_owner
 from locking.claims import Claim, Grant
+from tests.devservers.redis_groups import Group
 
 NAME = "redlock-test"
 KEY = f"redlock:{NAME}"
 FIRST_THREE = (0, 1, 2)
 
 
-class Masters:
-    """Five masters and a test's clients for them; `stop` ends both."""
+class Masters(Group):
+    """Five masters and a test's clients for them."""
 
     def __init__(self) -> None:
-        self.servers = [Redis() for _ in range(5)]
+        self.nodes = self.servers = [Redis() for _ in range(5)]
         self.urls = [server.url for server in self.servers]
         self.raw = [redis.Redis.from_url(url, decode_responses=True) for url in self.urls]
         """The test's clients."""
@@ -66,21 +66,16 @@ class Masters:
         self.servers[number].kill()
         self.servers[number].start()
 
-    def stop(self) -> None:
-        for server in self.servers:
-            with suppress(ProcessLookupError):
-                server.resume()
+    def __exit__(self, *exc_info: object) -> None:
         for client in (*self._backends, *self.raw):
             client.close()
-        stop_all(self.servers)
+        super().__exit__(*exc_info)
 
 
 @pytest.fixture
 def masters() -> Iterator[Masters]:
-    five = Masters()
-    start_all(five.servers)
-    yield five
-    five.stop()
+    with Masters() as five:
+        yield five
 
 
 def claim(ttl: float = 60.0) -> Claim:

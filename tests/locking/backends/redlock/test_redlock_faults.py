@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from devservers import start_all
 from devservers.faults.clock import Clock
 from devservers.faults.waiting import until
 from locking import LockLost, LockUnavailable
@@ -94,9 +93,8 @@ class TestClockJump:
         five = Masters()
         for server in five.servers[:2]:
             clock.drive(server)
-        start_all(five.servers)
-        yield five
-        five.stop()
+        with five:
+            yield five
 
     @pytest.mark.faults(row=7, backend="redlock")
     def test_two_clocks_ahead_are_a_minority(self, masters: Masters, clock: Clock) -> None:
