@@ -119,7 +119,7 @@ class Ends(ContractBase):
         patient = Claim(name=name, ttl=30)
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(granted, locks, patient)
-            until(lambda: self.waiting(locks, name) == 1, "the wait")
+            until(lambda: self.waiting(locks, name) == 1 or waiter.done(), "the wait")
             while not waiter.done():
                 assert locks.backend.acquire(Claim(name=name, ttl=30), 0) is None, "it overtook"
         locks.backend.release(patient, waiter.result().token)
