@@ -4,25 +4,15 @@ Example: manage.py lab endure recovery --rounds 1
 """
 
 import json
-import os
 from argparse import ArgumentParser
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadtest.kernel import marked
 from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import Params, add_file, param
 from loadtest.kernel.session import Command, Row, events
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
-
-HEADINGS = {
-    "do": "fault",
-    "blows": "other faults",
-    "ok": "as required",
-    "lease_held": "lease held (s)",
-}
-"""Titles of the report's tables and columns, where its names are short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +71,8 @@ class Endurance(Command):
         terminal.print(terminal.verdict(f"Verdict: {report['verdict']}", is_expected=is_ok))
 
     def markdown(self, report: Row) -> str:
-        """Return a list of facts, and a table for each list of rows."""
-        facts, tables = {"load of the machine": f"{os.getloadavg()[0]:.1f}"}, []
-        for name, value in report.items():
-            if name in ("settings", "what"):  # part of the command
-                continue
-            if isinstance(value, list) and value and isinstance(value[0], dict):
-                rows = ([_cell(row.get(key, "")) for key in value[0]] for row in value)
-                headings = (HEADINGS.get(key, key.replace("_", " ")) for key in value[0])
-                title = HEADINGS.get(name, name).capitalize()
-                tables.append(f"{title}:\n\n{marked.table(headings, rows)}")
-            else:
-                facts[name.replace("_", " ")] = _cell(value)
-        return "\n".join(["".join(f"- {one}: {of}\n" for one, of in facts.items()), *tables])
+        """Return the report as a block of code."""
+        return f"```json\n{json.dumps(report, indent=1)}\n```\n"
 
 
 COMMANDS = {
@@ -119,13 +98,3 @@ def add_arguments(parser: ArgumentParser) -> None:
 def handle(terminal: Terminal, *, what: str, **options: Any) -> int:
     """Run the experiment; return 1 unless its verdict is ok."""
     return COMMANDS[what].handle(terminal, **options)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_cell(of)}" for name, of in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) else str(value)
