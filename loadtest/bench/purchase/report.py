@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param
-from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.terminal import Bar
@@ -14,7 +13,6 @@ ENVIRON = {
     "DJANGO_SETTINGS_MODULE": "loadtest.bench.reference.settings",
     "BUY_LIMIT": "1000000/second",  # a few buyers cause all the refusals
 }
-MACHINES = (10, 100, 1000)
 SEEN, NO_LOCK = "queued, orders written and seen", "conditional, no lock"
 TARGETS = [
     Target("direct: x reference", "direct", "per_second", ">=", 4.5, "reference"),
@@ -120,17 +118,6 @@ class Purchase(Benchmark):
             )
 
     def markdown(self, report: Row) -> str:
-        """Return the table, its notes, and the requests that more machines could serve."""
+        """Return the table and its notes."""
         measured = super().markdown(report | {"versions": report["versions"]["mariadb"]})
-        notes = "".join(f"{line}\n\n" for line in self.notes(report))
-        headings = ["a second", *(f"{count:,} web machines" for count in MACHINES), "one Redis"]
-        return f"{measured}\n{notes}{marked.table(headings, _capacity(report['lines']))}"
-
-
-def _capacity(lines: list[Row]) -> Iterator[list[str]]:
-    """Yield requests per second for web machines of two cores, if only their CPU is the limit."""
-    costs = {row["line"]: row for row in lines}
-    for line in ("direct", "queued", "sold out"):
-        one = 2 * 1000 / costs[line]["worker_cpu_ms"]
-        redis = 1e6 / costs[line]["redis_cpu_us"]
-        yield [line, *(f"{count * one:,.0f}" for count in MACHINES), f"{redis:,.0f}"]
+        return "".join([measured, *(f"\n{line}\n" for line in self.notes(report))])

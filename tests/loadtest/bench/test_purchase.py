@@ -62,6 +62,4 @@ def test_short_benchmark():
     assert written["per_second"] > 25, "the buyers who were prepared do not bound the rate"
     assert lines["SQLite"]["store"] == "sqlite"
     assert all(target["met"] is not None for target in found["targets"])
-    page = PURCHASE.markdown(found)
-    assert "s, all buyers had sent their form." in page
-    assert page.count("| direct |") == 2, "in the table, and in that of more machines"
+    assert "s, all buyers had sent their form." in PURCHASE.markdown(found)
