@@ -49,7 +49,7 @@ system("redis-py Lock", "redis", "peer")(partial(_redis_lock, 0.1))
 system("redis-py Lock, 1 ms sleep", "redis", "peer")(partial(_redis_lock, 0.001))
 
 
-@system("python-redis-lock", "redis", "peer", needs="redis_lock")
+@system("python-redis-lock", "redis", "peer")
 def python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
     """Open a lock of python-redis-lock."""
     client = Redis.from_url(settings.REDIS_URL)
@@ -59,7 +59,7 @@ def python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
     return Handle(lambda wait: lock.acquire(timeout=wait if wait <= expire else None), lock.release)
 
 
-@system("portalocker RedisLock", "redis", "peer", needs="portalocker")
+@system("portalocker RedisLock", "redis", "peer")
 def portalocker(name: str, ttl: float, **options: Any) -> Handle:
     """Open a lock of portalocker, which has no ttl."""
     library = _import("portalocker")
@@ -76,13 +76,13 @@ def _tooz(url: str, name: str, *, start_heart: bool = False) -> Handle:
     return Handle(_or_false(lambda wait: lock.acquire(blocking=wait)), lock.release)
 
 
-@system("tooz on Redis", "redis", "peer", needs="tooz")
+@system("tooz on Redis", "redis", "peer")
 def tooz_redis(name: str, ttl: float, **options: Any) -> Handle:
     """Open a lock of tooz on Redis."""
     return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name, **options)
 
 
-@system("django-redis", "redis", "peer", needs="django_redis")
+@system("django-redis", "redis", "peer")
 def _django_redis(name: str, ttl: float) -> Handle:
     lock = _import("django_redis.cache").RedisCache(settings.REDIS_URL, {}).lock(name, timeout=ttl)
     return Handle(
@@ -90,7 +90,7 @@ def _django_redis(name: str, ttl: float) -> Handle:
     )
 
 
-@system("sherlock", "redis", "peer", needs="sherlock")
+@system("sherlock", "redis", "peer")
 def _sherlock(name: str, ttl: float) -> Handle:
     library = _import("sherlock")
     client = Redis.from_url(settings.REDIS_URL)
@@ -103,7 +103,7 @@ def _sherlock(name: str, ttl: float) -> Handle:
     return Handle(_or_false(acquire, library.LockTimeoutException), lock.release)
 
 
-@system("pottery", "redlock", "peer", needs="pottery")
+@system("pottery", "redlock", "peer")
 def _pottery(name: str, ttl: float) -> Handle:
     masters = {Redis.from_url(url) for url in settings.REDLOCK_URLS}
     lock = _import("pottery").Redlock(key=name, masters=masters, auto_release_time=ttl)
@@ -123,12 +123,12 @@ def kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
     return Handle(acquire, lock.release, is_lost=lambda: not warnings.isdisjoint(seen))
 
 
-@system("tooz on ZooKeeper", "zookeeper", "peer", needs="tooz", session=ZOOKEEPER_SESSION)
+@system("tooz on ZooKeeper", "zookeeper", "peer", session=ZOOKEEPER_SESSION)
 def _tooz_zookeeper(name: str, ttl: float) -> Handle:
     return _tooz(f"kazoo://{settings.ZOOKEEPER_HOSTS}?timeout={ZOOKEEPER_SESSION:.0f}", name)
 
 
-@system("django-pglock", "postgresql", "peer", needs="pglock", session=0.0)
+@system("django-pglock", "postgresql", "peer", session=0.0)
 def _pglock(name: str, ttl: float) -> Handle:
     advisory = _import("pglock").advisory
     return Handle(lambda wait: advisory(name, timeout=wait).acquire(), advisory(name).release)
@@ -142,6 +142,6 @@ def _dlock_on(driver: str, name: str, ttl: float) -> Handle:
     return Handle(lambda wait: lock.acquire(timeout=wait), lock.release)
 
 
-_dlock = partial(system, role="peer", needs="sqlalchemy_dlock", session=0.0)
+_dlock = partial(system, role="peer", session=0.0)
 _dlock("sqlalchemy-dlock", "mysql")(partial(_dlock_on, "mysql+mysqldb"))
 _dlock("sqlalchemy-dlock, PostgreSQL", "postgresql")(partial(_dlock_on, "postgresql+psycopg"))

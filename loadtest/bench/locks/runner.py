@@ -1,7 +1,7 @@
 """Run the benchmark of the locks: interleaved rounds over every system.
 
-The arguments are {"backends": [...], "rounds": N, "peers": bool, "missing": {backend: why}}; the
-events are the versions, progress, and rounds. A system that fails is skipped from then on; the last
+The arguments are {"backends": [...], "rounds": N, "peers": bool}; the events are progress and
+rounds. A system that cannot be used, or fails under contention, is skipped from then on; the last
 round of each has no figures, but the reason in `why`.
 """
 
@@ -12,13 +12,14 @@ from typing import Any
 from django.db import connections
 
 from devservers.faults.worker import emit
-from devservers.process_pool import PoolFailed
+from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.bench.locks import floors, peers
 from loadtest.bench.locks.measure import (
     CONTENDERS,
     hammer,
     killed_holder,
     patient_waiter,
+    ready,
     uncontended,
     waves,
 )
@@ -47,13 +48,14 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
         and (system.role != "ours" or system.name.removesuffix(" writer") in chosen)
         and (system.role != "peer" or asked["peers"])
     ]
-    why = {one.name: "" if one.is_installed else f"{one.needs} is not installed" for one in systems}
+    why = {one.name: _why_not(one) for one in systems}
     steps = asked["rounds"] + 1
     for step in range(1, steps + 1):
         for family in sorted(families) if step < steps else ():
             emit("progress", step=step, of=steps, system=f"{family}, uncontended")
             able = [one for one in systems if one.family == family and not why[one.name]]
-            for name, figures in _uncontended(able, why).items():
+            _close_connections()
+            for name, figures in uncontended(able, _name()).items():
                 emit("round", line=name, round=figures)
         for system in systems:
             emit("progress", step=step, of=steps, system=system.name)
@@ -84,21 +86,19 @@ def _reason(failed: PoolFailed) -> str:
     return str(failed).strip().splitlines()[-1]
 
 
-def _uncontended(systems: list[System], why: dict[str, str]) -> dict[str, dict[str, float]]:
-    """Measure the systems together; leave out those that fail alone, and say why."""
+def _why_not(system: System) -> str:
+    """Return why a free lock of this system is not granted; nothing if it is."""
+
+    def work(number: int) -> None:
+        ready(system, _name())
+
     _close_connections()
     try:
-        return uncontended(systems, _name())
-    except PoolFailed:
-        for one in systems:
-            try:
-                uncontended([one], _name())
-            except PoolFailed as failed:
-                why[one.name] = _reason(failed)
-        able = [one for one in systems if not why[one.name]]
-        if able == systems:
-            raise
-        return uncontended(able, _name())
+        with ProcessPool(work) as pool:
+            pool.results()
+    except PoolFailed as failed:
+        return _reason(failed)
+    return ""
 
 
 def _round(system: System) -> dict[str, float]:

@@ -7,7 +7,6 @@ stores of the settings.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
 from locking import locks
@@ -48,12 +47,6 @@ class System:
     waits: bool = True
     session: float | None = None
     """Seconds after which the service drops a dead holder; None if the lock's ttl does."""
-    needs: str = "django"
-
-    @property
-    def is_installed(self) -> bool:
-        """True if the library can be imported."""
-        return find_spec(self.needs) is not None
 
 
 SYSTEMS: list[System] = []

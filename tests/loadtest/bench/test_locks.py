@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from devservers import Redis, process_pool
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks import runner
-from loadtest.bench.locks.measure import Turn, figures, killed_holder, ready, waves
+from loadtest.bench.locks.measure import Turn, figures, killed_holder
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
 from tests.loadtest.lab import lab
@@ -46,19 +46,6 @@ def test_process_pool_reports_errors_and_leaves_no_process(monkeypatch):
         StartGate(2)()
 
 
-def test_lock_that_does_not_grant_is_reported_and_not_measured():
-    refusing = System(
-        name="refusing",
-        family="redis",
-        role="peer",
-        open=lambda name, ttl: Handle(lambda wait: False, lambda: None),
-    )
-    with pytest.raises(PoolFailed, match="refusing"):
-        ready(refusing, "x")
-    with pytest.raises(PoolFailed):
-        waves(refusing, "x", 1)
-
-
 def test_lock_that_a_killed_holder_keeps_has_no_time_of_its_next_grant():
     grants = shared_time()
 
@@ -72,13 +59,19 @@ def test_lock_that_a_killed_holder_keeps_has_no_time_of_its_next_grant():
         killed_holder(kept, "x")
 
 
-def test_lock_that_fails_is_left_out_and_the_others_are_measured(monkeypatch, capsys, settings):
+def test_locks_that_cannot_be_used_are_left_out_and_the_others_measured(
+    monkeypatch, capsys, settings
+):
     def fail(name, ttl):
         raise LookupError("another version")
 
     floor = next(one for one in SYSTEMS if (one.family, one.role) == ("redis", "floor"))
-    broken = System(name="broken", family="redis", role="peer", open=fail)
-    monkeypatch.setattr(runner, "SYSTEMS", [broken, floor])
+    openers = {"broken": fail, "refusing": lambda name, ttl: Handle(lambda wait: False, print)}
+    peers = [
+        System(name=name, family="redis", role="peer", open=opener)
+        for name, opener in openers.items()
+    ]
+    monkeypatch.setattr(runner, "SYSTEMS", [*peers, floor])
     with Redis() as server:
         settings.REDIS_URL = server.url
         asked = {"backends": ["redis"], "rounds": 1, "peers": True}
@@ -86,8 +79,9 @@ def test_lock_that_fails_is_left_out_and_the_others_are_measured(monkeypatch, ca
     events = map(json.loads, capsys.readouterr().out.splitlines())
     rounds = [event for event in events if event["event"] == "round"]
     assert [one["line"] for one in rounds if one["round"]] == [floor.name]
-    why = {one["line"]: one["why"] for one in rounds if "why" in one}
-    assert why == {"broken": "LookupError: another version", floor.name: ""}
+    why = {one["line"]: one["why"].partition(": ")[2] for one in rounds if "why" in one}
+    refused = "refusing did not grant a free lock"
+    assert why == {"broken": "another version", "refusing": refused, floor.name: ""}
 
 
 def test_every_backend_has_a_floor_and_a_peer():
