@@ -162,17 +162,12 @@ def verdict(breaches: list[str], **facts: Any) -> Report:
     return {**facts, "breaches": breaches, "verdict": "failed" if breaches else "ok"}
 
 
-def purchases(replies: list[Reply], since: float) -> list[float]:
-    """Return the end times of the purchases that began after `since`."""
-    latest = takewhile(lambda one: one.ended > since, reversed(replies))
-    return [one.ended for one in latest if one.began > since and one.status in BOUGHT]
-
-
 def next_purchase(replies: list[Reply], since: float, ends_after: float = 0.0) -> float:
     """Wait for a purchase that began and ended after these times; return its end."""
 
     def ends() -> list[float]:
-        return [end for end in purchases(replies, since) if end > ends_after]
+        latest = takewhile(lambda one: one.ended > max(since, ends_after), reversed(replies))
+        return [one.ended for one in latest if one.began > since and one.status in BOUGHT]
 
     return min(until(ends, "a purchase", TIMEOUT))
 

@@ -1,7 +1,6 @@
 """Slow a store down, then stop its replies; measure who is served, and how soon."""
 
 import time
-from functools import partial
 from typing import Any
 
 from devservers.faults.injectors import Disturb
@@ -15,7 +14,7 @@ from loadtest.resilience.shop import (
     Shop,
     breaches_of,
     load,
-    purchases,
+    next_purchase,
     resources,
     statuses,
     verdict,
@@ -38,10 +37,10 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
     with Shop(stock=100_000) as shop:
         with load(shop.browse, CLIENTS) as views:  # starts every thread of the web server
             until(lambda: len(views) > 5 * CLIENTS, "the warm-up", TIMEOUT)
-        before = resources(shop.processes().values())["threads"]
+        before = _threads(shop)
         for store in ("redis", "database"):
             with load(shop.browse, 3, pause=0.05) as views, load(shop.buy, 6, pause=0.05) as buys:
-                until(partial(purchases, buys, 0.0), "a purchase", TIMEOUT)
+                next_purchase(buys, 0.0)
                 for how in ("slow", "silent"):
                     fault = Disturb([stores.proxies[store]], how)
                     fault.inject()
@@ -50,25 +49,28 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
                     phases.append(_phase(shop, store, how))
                 fault.recover()
                 recovered = time.monotonic()
-                until(partial(purchases, buys, recovered), "a purchase after it", TIMEOUT)
-                back_after = min(purchases(buys, recovered)) - recovered
+                back_after = next_purchase(buys, recovered) - recovered
             all_replies += buys
             if back_after > MAX_RECOVERY:
                 breaches.append(f"{store}: normal after {back_after:.1f} s")
             for phase in phases[-2:]:
                 breaches += _judge(phase, views, buys, before, HELPERS * len(shop.processes()))
                 phase["back_after"] = round(back_after, 2)
-        after = resources(shop.processes().values())["threads"]
+        after = _threads(shop)
     threads = {"before": before, "after": after}
     breaches += breaches_of(shop, all_replies)
     return verdict(breaches, phases=phases, threads=threads)
+
+
+def _threads(shop: Shop) -> int:
+    return resources(shop.processes().values())["threads"]
 
 
 def _phase(shop: Shop, store: str, fault: str) -> Report:
     """Count the shop's threads while a fault lasts."""
     began, most = time.monotonic(), 0
     while time.monotonic() < began + PHASE_SECONDS:
-        most = max(most, resources(shop.processes().values())["threads"])
+        most = max(most, _threads(shop))
         time.sleep(0.2)
     return {"store": store, "fault": fault, "began": began, "threads": most}
 
