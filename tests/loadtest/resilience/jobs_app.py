@@ -14,12 +14,11 @@ from typing import Any
 
 import django
 from celery import Celery
-from celery.signals import beat_init, worker_ready
 from django.conf import settings
 from django.db import connection
 from redis import Redis
 
-from tests.loadtest.resilience.jobs import EVERY, READY, TTL
+from tests.loadtest.resilience import EVERY
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
 django.setup()
@@ -27,6 +26,8 @@ django.setup()
 from locking.jobs import runs  # noqa: E402
 from locking.jobs.run_once import current_run, run_once  # noqa: E402
 
+TTL = 2.0
+"""Seconds of the lease of a job run."""
 WORK_SECONDS = 1.5
 """Seconds that `once` takes at most without a gate."""
 GATE_TIMEOUT = 60
@@ -35,7 +36,7 @@ app = Celery("jobs")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.imports = ["locking.jobs.tasks"]
 app.conf.broker_transport_options = {
-    "visibility_timeout": float(os.environ.get("JOBS_VISIBILITY_TIMEOUT", "60")),
+    "visibility_timeout": 1,  # a message that is not acknowledged by then is delivered again
     "unacked_restore_interval": 0.2,
     "unacked_restore_throttle": 1,
 }
@@ -47,21 +48,15 @@ app.conf.beat_schedule = {
 runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as often as the schedule
 
 
-@worker_ready.connect
-@beat_init.connect
-def _report_ready(**kwargs: object) -> None:
-    os.write(2, f"{READY}\n".encode())  # independent of the log level
-
-
 def _wait_at(gate: str, attempt: int) -> None:
     redis = Redis.from_url(settings.REDIS_URL)
     redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
     redis.blpop([gate], timeout=GATE_TIMEOUT)
 
 
-def _affect(*values: str | int) -> None:
+def _affect(task: str, when: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO job_effect VALUES (%s, %s, %s)", values)
+        cursor.execute("INSERT INTO job_effect VALUES (%s, %s)", [task, when])
 
 
 @app.task(name="once")
@@ -74,7 +69,7 @@ def once(gate: str | None = None) -> None:
     else:
         time.sleep(random.uniform(0, WORK_SECONDS))
     with run.finish():
-        _affect("once", run.scheduled_for.isoformat(), run.attempt)
+        _affect("once", run.scheduled_for.isoformat())
 
 
 @app.task(name="control", bind=True)
@@ -82,4 +77,4 @@ def control(self: Any, gate: str | None = None) -> None:
     """Write one effect per message."""
     if gate:
         _wait_at(gate, 1)
-    _affect("control", self.request.headers[runs.HEADER], 1)
+    _affect("control", self.request.headers[runs.HEADER])
