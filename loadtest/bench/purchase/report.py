@@ -10,7 +10,7 @@ from loadtest.kernel.terminal import Bar
 from loadtest.kernel.topology import Topology
 
 ENVIRON = {
-    "DJANGO_SETTINGS_MODULE": "loadtest.bench.reference.settings",
+    "DJANGO_SETTINGS_MODULE": "loadtest.bench.purchase.reference_settings",
     "BUY_LIMIT": "1000000/second",  # a few buyers cause all the refusals
 }
 SEEN, NO_LOCK = "queued, orders written and seen", "conditional, no lock"

@@ -1,4 +1,7 @@
-"""A purchase as most tutorials write it, on the shop's models: correct, and slow under load."""
+"""A purchase as most tutorials write it, on the shop's models: correct, and slow under load.
+
+One server serves it beside the shop.
+"""
 
 from typing import cast
 
@@ -7,6 +10,7 @@ from django.contrib.auth.decorators import login_required
 from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
+from django.urls import path
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 from redis import Redis
@@ -14,6 +18,10 @@ from redis.exceptions import LockError
 
 from inventory.models import Stock
 from shop.models import Order, Sale, User
+from shop.urls import handler400, handler403, handler404, handler500
+from shop.urls import urlpatterns as shop_urls
+
+__all__ = ["handler400", "handler403", "handler404", "handler500"]
 
 LEASE = 10
 """Seconds until the lock expires, and for which a request waits for it."""
@@ -51,3 +59,6 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
 def empty(request: HttpRequest) -> HttpResponse:
     """Return nothing: the cost of the middleware for the same form, including the CSRF check."""
     return HttpResponse()
+
+
+urlpatterns = [path("reference/<slug:slug>/buy/", buy), path("empty/", empty), *shop_urls]

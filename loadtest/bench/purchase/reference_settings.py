@@ -2,4 +2,4 @@
 
 from shop.settings.lab import *  # noqa: F403
 
-ROOT_URLCONF = "loadtest.bench.reference.urls"
+ROOT_URLCONF = "loadtest.bench.purchase.reference"

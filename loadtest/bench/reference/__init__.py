@@ -1,1 +1,0 @@
-"""The reference implementation of `manage.py lab bench purchase`: the usual tutorial's shop."""
