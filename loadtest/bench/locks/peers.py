@@ -50,8 +50,7 @@ system("redis-py Lock, 1 ms sleep", "redis", "peer")(partial(_redis_lock, 0.001)
 
 
 @system("python-redis-lock", "redis", "peer")
-def python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
-    """Open a lock of python-redis-lock."""
+def _python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
     client = Redis.from_url(settings.REDIS_URL)
     expire = math.ceil(ttl)
     lock = _import("redis_lock").Lock(client, name, expire=expire, **options)
@@ -60,8 +59,7 @@ def python_redis_lock(name: str, ttl: float, **options: Any) -> Handle:
 
 
 @system("portalocker RedisLock", "redis", "peer")
-def portalocker(name: str, ttl: float, **options: Any) -> Handle:
-    """Open a lock of portalocker, which has no ttl."""
+def _portalocker(name: str, ttl: float, **options: Any) -> Handle:  # it has no ttl
     library = _import("portalocker")
     lock = library.RedisLock(name, connection=Redis.from_url(settings.REDIS_URL), **options)
     acquire = _or_false(lambda wait: lock.acquire(timeout=wait), library.LockException)
@@ -77,8 +75,7 @@ def _tooz(url: str, name: str, *, start_heart: bool = False) -> Handle:
 
 
 @system("tooz on Redis", "redis", "peer")
-def tooz_redis(name: str, ttl: float, **options: Any) -> Handle:
-    """Open a lock of tooz on Redis."""
+def _tooz_redis(name: str, ttl: float, **options: Any) -> Handle:
     return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name, **options)
 
 
@@ -111,8 +108,7 @@ def _pottery(name: str, ttl: float) -> Handle:
 
 
 @system("kazoo Lock", "zookeeper", "peer", session=ZOOKEEPER_SESSION)
-def kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
-    """Open a lock of kazoo, with the listener that its documentation recommends."""
+def _kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
     client = KazooClient(settings.ZOOKEEPER_HOSTS, timeout=session)
     client.start()
     seen: list[str] = []

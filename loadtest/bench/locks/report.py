@@ -48,10 +48,6 @@ TARGETS = [
 PAIRS, KAZOO = "pairs_per_second", "kazoo Lock"
 RATIOS = [
     Target("redis: x redis-py Lock", "redis", PAIRS, ">=", 2, "redis-py Lock"),
-    *(
-        Target(f"{one} writer: x plain lock, uncontended", f"{one} writer", PAIRS, ">=", 0.8, one)
-        for one in ("redis", "zookeeper")
-    ),
     Target("zookeeper: x kazoo Lock, uncontended", "zookeeper", PAIRS, ">=", 1.2, KAZOO),
     Target("zookeeper: wave, x kazoo", "zookeeper", "wave_ms", "<=", 1, KAZOO),
     Target("zookeeper: hand-off p50, x kazoo", "zookeeper", "hand_off_ms_p50", "<=", 1, KAZOO),

@@ -45,7 +45,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
         system
         for system in SYSTEMS
         if system.family in families
-        and (system.role != "ours" or system.name.removesuffix(" writer") in chosen)
+        and (system.role != "ours" or system.name in chosen)
         and (system.role != "peer" or asked["peers"])
     ]
     why = {one.name: _why_not(one) for one in systems}

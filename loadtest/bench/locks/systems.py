@@ -7,7 +7,7 @@ stores of the settings.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from locking import locks
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -31,9 +31,8 @@ class Handle:
     """Ask the library, as its documentation says, if the caller still holds the lock."""
 
 
-Opener = Callable[[str, float], Handle]
-"""The arguments are the name of the lock and its ttl in seconds."""
-AnyOpener = TypeVar("AnyOpener", bound=Opener)
+Opener = Callable[..., Handle]
+"""The arguments are the name of the lock, its ttl in seconds, and options of the library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +51,15 @@ class System:
 SYSTEMS: list[System] = []
 
 
-def system(
-    name: str, family: Family, role: Role, **options: Any
-) -> Callable[[AnyOpener], AnyOpener]:
+def system(name: str, family: Family, role: Role, **options: Any) -> Callable[[Opener], object]:
     """Register the decorated opener; `options` are further fields of System."""
-
-    def register(opener: AnyOpener) -> AnyOpener:
-        SYSTEMS.append(System(name=name, family=family, role=role, open=opener, **options))
-        return opener
-
-    return register
+    return lambda opener: SYSTEMS.append(
+        System(name=name, family=family, role=role, open=opener, **options)
+    )
 
 
-def _open(alias: str, is_writer: bool, name: str, ttl: float) -> Handle:
-    locked = locks[alias]
-    lock = locked.read_write(name).write(ttl=ttl) if is_writer else locked.lock(name, ttl=ttl)
+def _open(alias: str, name: str, ttl: float) -> Handle:
+    lock = locks[alias].lock(name, ttl=ttl)
     leases: list[Lease] = []
 
     def acquire(wait: float) -> bool:
@@ -89,6 +82,4 @@ OURS: dict[str, tuple[Family, float | None]] = {
 }
 for _name, (_family, _session) in OURS.items():
     _alias = "database" if _name == "postgresql" else _name
-    system(_name, _family, "ours", session=_session)(partial(_open, _alias, False))
-    if _name in ("redis", "zookeeper"):
-        system(f"{_name} writer", _family, "ours", session=_session)(partial(_open, _name, True))
+    system(_name, _family, "ours", session=_session)(partial(_open, _alias))

@@ -2,15 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from redis import Redis
 
-from loadtest.bench.locks import peers
-from loadtest.bench.locks.systems import OURS, SYSTEMS, Family, Handle, Opener
+from loadtest.bench.locks import peers  # noqa: F401 - registers their systems
+from loadtest.bench.locks.systems import SYSTEMS, Family, Handle, Opener
 
 LEASE = 2.0
 """Seconds of a lease, and of a ZooKeeper session."""
@@ -41,53 +40,39 @@ def _naive(name: str, ttl: float) -> Handle:
     return Handle(acquire, lambda: client.delete(name))
 
 
-_BENCHED: dict[str, Opener] = {one.name: one.open for one in SYSTEMS}
-_PEERS: tuple[tuple[str, Family, Callable[..., Handle], str], ...] = (
-    ("redis", "redis", _BENCHED["redis-py Lock"], "client.lock(name, timeout=2)"),
-    (
+# By name: the system of `lab bench locks`, the options that its documentation recommends, the call.
+_SYSTEMS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "redis-py": ("redis-py Lock", {}, "client.lock(name, timeout=2)"),
+    "python-redis-lock": (
         "python-redis-lock",
-        "redis",
-        partial(peers.python_redis_lock, auto_renewal=True),
+        {"auto_renewal": True},
         "Lock(client, name, expire=2, auto_renewal=True)",
     ),
-    ("django-redis", "redis", _BENCHED["django-redis"], "cache.lock(name, timeout=2)"),
-    ("sherlock", "redis", _BENCHED["sherlock"], "RedisLock(name, client=client, expire=2)"),
-    (
-        "portalocker",
-        "redis",
-        partial(peers.portalocker, fencing=True, interrupt_on_lost=False),
+    "django-redis": ("django-redis", {}, "cache.lock(name, timeout=2)"),
+    "sherlock": ("sherlock", {}, "RedisLock(name, client=client, expire=2)"),
+    "portalocker": (
+        "portalocker RedisLock",
+        {"fencing": True, "interrupt_on_lost": False},
         "RedisLock(name, connection=client, fencing=True, interrupt_on_lost=False)",
     ),
-    (
-        "tooz",
-        "redis",
-        partial(peers.tooz_redis, start_heart=True),
+    "tooz": (
+        "tooz on Redis",
+        {"start_heart": True},
         "coordinator of redis://...?lock_timeout=2, start(start_heart=True), get_lock(name)",
     ),
-    (
-        "pottery",
-        "redlock",
-        _BENCHED["pottery"],
-        "Redlock(key=name, masters=five, auto_release_time=2)",
-    ),
-    (
-        "kazoo",
-        "zookeeper",
-        partial(peers.kazoo, session=LEASE),
+    "pottery": ("pottery", {}, "Redlock(key=name, masters=five, auto_release_time=2)"),
+    "kazoo": (
+        "kazoo Lock",
+        {"session": LEASE},
         "KazooClient(hosts, timeout=2) with a listener, client.Lock(path)",
     ),
-    (
-        "sqlalchemy-dlock",
-        "mysql",
-        _BENCHED["sqlalchemy-dlock"],
-        "create_sadlock(connection, name) on MariaDB",
-    ),
-    ("django-pglock", "postgresql", _BENCHED["django-pglock"], "pglock.advisory(name)"),
-)
-LIBRARIES = {CONTROL: Library("redis", _naive, "SET NX EX, then DEL")}
-for _package, _family, _opener, _call in _PEERS:
-    _name = "redis-py" if _package == "redis" else _package
-    LIBRARIES[_name] = Library(_family, _opener, _call, _package)
+    "sqlalchemy-dlock": ("sqlalchemy-dlock", {}, "create_sadlock(connection, name) on MariaDB"),
+    "django-pglock": ("django-pglock", {}, "pglock.advisory(name)"),
+}
 for _name in ("redis", "redlock", "zookeeper", "database", "postgresql_session"):
-    _call = f'locks["{_name}"].lock(name, ttl=2)'
-    LIBRARIES[f"locking-{_name}"] = Library(OURS[_name][0], _BENCHED[_name], _call)
+    _SYSTEMS[f"locking-{_name}"] = (_name, {}, f'locks["{_name}"].lock(name, ttl=2)')
+LIBRARIES = {CONTROL: Library("redis", _naive, "SET NX EX, then DEL")}
+for _name, (_system, _options, _call) in _SYSTEMS.items():
+    _one = next(one for one in SYSTEMS if one.name == _system)
+    _package = {"redis-py": "redis"}.get(_name, _name) if _one.role == "peer" else ""
+    LIBRARIES[_name] = Library(_one.family, partial(_one.open, **_options), _call, _package)
