@@ -1,17 +1,15 @@
 """A process of buyers: its threads wait for the start, then buy as the pages do."""
 
 import ctypes
+import multiprocessing
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Barrier
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,6 +26,8 @@ from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from shop.sales.queries import get_sale
 
+# fork: the processes share the code that is loaded already, so that four start at once.
+FORK = multiprocessing.get_context("fork")
 THINK_AT = "stock.read"
 START_TIMEOUT = 30.0
 RETRY_SECONDS = (0.02, 0.1)
@@ -53,29 +53,29 @@ class Outcome(ctypes.Structure):
         return str(self.code.decode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SaleLoad:
-    """The buyers of one run, in all processes."""
+    """The buyers of one run, in memory that all processes share."""
 
-    plan: Plan
-    slug: str
-    customers: Sequence[User]
-    start: Barrier
-    served: "ctypes.Array[ctypes.c_long]"
-    """Buyers that each thread has served; one counter per thread needs no lock."""
-    sold: "ctypes.Array[ctypes.c_long]"
-    """Units sold, counted likewise."""
-    outcomes: "ctypes.Array[Outcome]"
-    """One for each customer."""
-    injected: "Synchronized[int]"
-    """Injections of the planned fault so far."""
-    requested: "Synchronized[int]"
-    """The fault that the next holder injects, as an index of NAMES."""
-    notices: Connection
-    """Tells the runner of each injection."""
-    backend: str
-    history: Path
-    """The directory in which each process records its events."""
+    def __init__(
+        self, plan: Plan, slug: str, customers: Sequence[User], *, backend: str, history: Path
+    ) -> None:
+        self.plan, self.slug, self.customers, self.backend = plan, slug, customers, backend
+        self.history = history
+        """The directory in which each process records its events."""
+        threads = plan.processes * plan.threads
+        self.start = FORK.Barrier(threads + 1)
+        self.served = RawArray("l", threads)
+        """Buyers that each thread has served; one counter per thread needs no lock."""
+        self.sold = RawArray("l", threads)
+        """Units sold, counted likewise."""
+        self.outcomes = RawArray(Outcome, len(customers))
+        """One for each customer."""
+        self.injected = FORK.Value("i")
+        """Injections of the planned fault so far."""
+        self.requested = FORK.Value("i")
+        """The fault that the next holder injects, as an index of NAMES."""
+        self.notices, self._notice = FORK.Pipe(duplex=False)
+        """Tells the runner of each injection: its time, its process and its name."""
 
     def try_injecting(self) -> None:
         """Inject a fault if one is due; every holder calls this at the fail point."""
@@ -92,7 +92,7 @@ class SaleLoad:
                 self.requested.value = 0
             else:
                 return  # another process was faster
-        self.notices.send((time.monotonic(), os.getpid(), name))
+        self._notice.send((time.monotonic(), os.getpid(), name))
         if holder := FAULTS[name].holder:
             inject_into_self(holder)
 

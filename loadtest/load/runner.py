@@ -23,38 +23,26 @@ from loadtest.kernel.history import dump, history
 from loadtest.kernel.judges import Promise, Run, facts, judge
 from loadtest.kernel.lost_updates import lost_updates
 from loadtest.kernel.topology import Stores
+from loadtest.load.buyers import SaleLoad
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from loadtest.load.sale_run import run_sale
 from loadtest.load.verdict import curve, expected, figures, not_run
 from locking import LockError, locks, policy
-from shop.models import Sale, User
+from shop.models import User
 
 
 def main(asked: dict[str, Any], stores: Stores) -> None:
     """Execute a request."""
     plan = Plan(**asked)
-    for server in ("database", FAULTS[plan.fault].server):
-        if server in stores.missing:
-            for names in plan.guards():
-                emit("run", run={**names, **not_run(plan, stores.missing[server])})
-            return
     if plan.fault != "none":
         _shorten_leases()
-    customers = _make_customers(plan)
+    customers = [] if "database" in stores.missing else _make_customers(plan)
     for names in plan.guards():
-        backend = names["backend"]
-        if why := stores.missing.get(backend):
-            emit("run", run={**names, **not_run(plan, why)})
-            continue
-        try:
-            # By force: there are no buyers yet.
-            policy.switch(backend=backend, mode=names["discipline"], reason="lab run", force=True)
-        except LockError as error:
-            emit("run", run={**names, **not_run(plan, str(error))})
-            continue
-        sale = open_sale("-".join(map(str, names.values())), plan.stock)
-        emit("run", run={**names, **_run(plan, sale, customers, names, stores)})
+        needed = ("database", FAULTS[plan.fault].server, names["backend"])
+        missing = [stores.missing[one] for one in needed if one in stores.missing]
+        run = not_run(plan, missing[0]) if missing else _run(plan, customers, names, stores)
+        emit("run", run={**names, **run})
 
 
 def versions() -> dict[str, Any]:
@@ -93,12 +81,19 @@ def _make_customers(plan: Plan) -> list[User]:
 
 
 def _run(
-    plan: Plan, sale: Sale, customers: Sequence[User], names: dict[str, Any], stores: Stores
+    plan: Plan, customers: Sequence[User], names: dict[str, Any], stores: Stores
 ) -> dict[str, Any]:
-    """Let all buyers buy, then count the rows."""
-    capabilities = locks[names["backend"]].capabilities
+    """Let all buyers buy in a sale of its own, then count the rows."""
+    backend, discipline = names["backend"], names["discipline"]
+    try:
+        # By force: there are no buyers yet.
+        policy.switch(backend=backend, mode=discipline, reason="lab run", force=True)
+    except LockError as error:
+        return not_run(plan, str(error))
+    sale = open_sale("-".join(map(str, names.values())), plan.stock)
+    capabilities = locks[backend].capabilities
     # MySQL's sessions end with their connection, which a stopped holder keeps.
-    expires_in_pause = capabilities.expires or names["backend"] == "zookeeper"
+    expires_in_pause = capabilities.expires or backend == "zookeeper"
     # Forked processes must not share connections.
     connections.close_all()
     locks.close()
@@ -107,13 +102,9 @@ def _run(
     emit("starting", what="buyers")
     try:
         started, outcomes, injections = run_sale(
-            plan,
-            sale.slug,
-            customers,
-            backend=names["backend"],
-            history=folder,
+            SaleLoad(plan, sale.slug, customers, backend=backend, history=folder),
+            stores,
             progress=lambda **now: emit("progress", of=plan.buyers, **now, **names),
-            stores=stores,
             passes_on=expires_in_pause and plan.processes > 1,
         )
     except PoolFailed as error:
@@ -127,7 +118,7 @@ def _run(
     promise = expected(
         plan,
         exclusion=capabilities.exclusion,
-        discipline=names["discipline"],
+        discipline=discipline,
         outlived=expires_in_pause,
         faults=faults,
     )

@@ -2,19 +2,15 @@
 
 import json
 import math
-import multiprocessing
 import os
 import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.sharedctypes import RawArray
-from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any
 
@@ -25,19 +21,14 @@ from loadtest.kernel.faults import FAULTS, NAMES, PAUSE_SECONDS, Fault, Injectio
 from loadtest.kernel.history import Recorder
 from loadtest.kernel.topology import Stores
 from loadtest.load.buyers import START_TIMEOUT, Outcome, SaleLoad, run_buyers
-from loadtest.load.plan import Plan
-from shop.models import User
 
 PROGRESS_SECONDS = 0.1
-# fork: the processes share the code that is loaded already, so that four start at once.
-FORK = multiprocessing.get_context("fork")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _FaultMonitor:
     """The parent's side of faults: it hits servers, and resumes or recognises hit processes."""
 
-    notices: Connection
     load: SaleLoad
     recorder: Recorder
     stores: Stores
@@ -48,8 +39,8 @@ class _FaultMonitor:
 
     def listen(self) -> None:
         """Receive the notices of injections, and the requests on stdin."""
-        while self.notices.poll():
-            self.injections.append(injection := Injection(*self.notices.recv()))
+        while self.load.notices.poll():
+            self.injections.append(injection := Injection(*self.load.notices.recv()))
             fault = FAULTS[injection.name]
             target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
             at = round(injection.at * 1e9)  # not when the notice is read, which may be later
@@ -112,15 +103,7 @@ class _FaultMonitor:
 
 
 def run_sale(
-    plan: Plan,
-    slug: str,
-    customers: Sequence[User],
-    *,
-    backend: str,
-    history: Path,
-    progress: Callable[..., object],
-    stores: Stores,
-    passes_on: bool,
+    load: SaleLoad, stores: Stores, *, progress: Callable[..., object], passes_on: bool
 ) -> tuple[float, list[Outcome], list[Injection]]:
     """Let all customers buy; return the start, the outcomes and the injections of faults.
 
@@ -129,26 +112,8 @@ def run_sale(
     marks of faults. Faults are requested on stdin. `passes_on`: another process gets the lock while
     its holder is stopped.
     """
-    threads = plan.processes * plan.threads
-    notices, sender = FORK.Pipe(duplex=False)
-    load = SaleLoad(
-        plan=plan,
-        slug=slug,
-        customers=customers,
-        start=FORK.Barrier(threads + 1),
-        served=RawArray("l", threads),
-        sold=RawArray("l", threads),
-        outcomes=RawArray(Outcome, len(customers)),
-        injected=FORK.Value("i"),
-        requested=FORK.Value("i"),
-        notices=sender,
-        backend=backend,
-        history=history,
-    )
-    recorder = Recorder(history, "lab")
-    monitor = _FaultMonitor(
-        notices=notices, load=load, recorder=recorder, stores=stores, passes_on=passes_on
-    )
+    recorder = Recorder(load.history, "lab")
+    monitor = _FaultMonitor(load, recorder, stores, passes_on)
     late: set[int] = set()
 
     def replace(number: int, pid: int) -> bool:
@@ -163,7 +128,7 @@ def run_sale(
     with (
         closing(recorder),
         ProcessPool(
-            lambda number: run_buyers(load, number, number in late), plan.processes
+            lambda number: run_buyers(load, number, number in late), load.plan.processes
         ) as pool,
     ):
         with suppress(BrokenBarrierError):  # the thread that broke it reports the reason

@@ -11,6 +11,7 @@ from django.db import connections
 from devservers.process_pool import PoolFailed
 from loadtest.kernel.topology import Stores
 from loadtest.load import sale_run
+from loadtest.load.buyers import SaleLoad
 from loadtest.load.plan import Plan
 from loadtest.load.sale import open_sale
 from locking import locks
@@ -31,16 +32,9 @@ def sell(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         folder.mkdir()
         connections.close_all()
         locks.close()
-        return sale_run.run_sale(
-            PLAN,
-            sale.slug,
-            customers,
-            backend="none",
-            history=folder,
-            progress=lambda **now: None,
-            stores=cast(Stores, None),
-            passes_on=False,
-        )[1]
+        load = SaleLoad(PLAN, sale.slug, customers, backend="none", history=folder)
+        stores = cast(Stores, None)
+        return sale_run.run_sale(load, stores, progress=lambda **now: None, passes_on=False)[1]
 
     silent, lab = os.pipe()
     with os.fdopen(silent) as stdin, os.fdopen(lab, "w"):
