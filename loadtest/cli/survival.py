@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from loadtest.bench.survival.judge import JUDGES, Verdict, agreed
+from loadtest.bench.survival.judge import Verdict, agreed
 from loadtest.bench.survival.libraries import CONTROL, LIBRARIES
+from loadtest.bench.survival.runner import CASES
 from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row
@@ -16,18 +17,7 @@ from loadtest.kernel.session import Command, events
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
 
-HEADINGS = {
-    "kill": "holder killed: next",
-    "pause": "holder paused, writes late",
-    "work": "work of two leases",
-    "late-release": "late release: successor",
-    "restart": "store restarts",
-    "order": "64 waiters",
-    "lost-reply": "reply to acquire lost",
-}
 RUNNER = "loadtest.bench.survival.runner"
-NAIVE_FAILS = ("pause", "work", "late-release", "restart", "order")
-"""The faults that the control must not survive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +28,7 @@ class SurvivalParams(Params):
         tuple(LIBRARIES), "lock", choices=tuple(LIBRARIES), option="library", default_text="all"
     )
     faults: tuple[str, ...] = param(
-        tuple(JUDGES), "fault", choices=tuple(JUDGES), option="fault", default_text="all"
+        tuple(CASES), "fault", choices=tuple(CASES), option="fault", default_text="all"
     )
     repeats: int = param(5, "runs of each lock and fault", limits=(1, 50))
 
@@ -70,7 +60,9 @@ class Survival(Command):
                     lines[event["library"]]["runs"].append(event)
             databases.append(report["versions"].pop("database", ""))
         report["versions"]["database"] = ", ".join(filter(None, databases))
-        return judged(report)
+        for line in lines.values():
+            line["cells"] = {fault: _cell(line, fault) for fault in asked.faults}
+        return report | {"broken_controls": [*_broken_controls(report)]}
 
     def is_ok(self, report: Row) -> bool:
         """Return True if all servers ran, and the control failed where it must."""
@@ -97,13 +89,6 @@ class Survival(Command):
         return f"{marked.table(*_table(report))}\n{when}\n{''.join(calls)}"
 
 
-def judged(report: Row) -> Row:
-    """Add the cells of the table, and the faults that the control survived."""
-    for line in report["libraries"].values():
-        line["cells"] = {fault: _cell(line, fault) for fault in report["settings"]["faults"]}
-    return report | {"broken_controls": [*_broken_controls(report)]}
-
-
 def _cell(line: Row, fault: str) -> str:
     runs = [run for run in line["runs"] if run["fault"] == fault]
     found = [Verdict(run["text"], run["survived"], run["figures"]) for run in runs if "text" in run]
@@ -115,12 +100,12 @@ def _cell(line: Row, fault: str) -> str:
 
 def _broken_controls(report: Row) -> Iterator[str]:
     for run in report["libraries"].get(CONTROL, {"runs": ()})["runs"]:
-        if run["fault"] in NAIVE_FAILS and run.get("survived", True):
+        if CASES[run["fault"]].control_fails and run.get("survived", True):
             yield f"{CONTROL} survived {run['fault']}: {run.get('text', run.get('why'))}"
 
 
 def _table(report: Row) -> tuple[list[str], list[list[str]]]:
-    headings = ["lock", *(HEADINGS[fault] for fault in report["settings"]["faults"])]
+    headings = ["lock", *(CASES[fault].heading for fault in report["settings"]["faults"])]
     rows = [[name, *line["cells"].values()] for name, line in report["libraries"].items()]
     return headings, rows
 

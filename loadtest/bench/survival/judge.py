@@ -1,6 +1,6 @@
 """Verdicts over the record of one run; they know nothing about the library."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadtest.bench.survival.libraries import LEASE
@@ -131,17 +131,6 @@ def lost_reply(events: Events) -> Verdict:
     if other is None or asked is None:
         return Verdict("refused, never free", survived=False)
     return _after("refused, free ", asked["t"], other)
-
-
-JUDGES: dict[str, Callable[[Events], Verdict]] = {
-    "kill": next_after_kill,
-    "pause": pause,
-    "work": long_work,
-    "late-release": late_release,
-    "restart": after_restart,
-    "order": order,
-    "lost-reply": lost_reply,
-}
 
 
 def agreed(verdicts: Sequence[Verdict]) -> str:

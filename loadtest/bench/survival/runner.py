@@ -11,34 +11,46 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
-from loadtest.bench.survival import faults
-from loadtest.bench.survival.judge import JUDGES
+from loadtest.bench.survival import faults, judge
 from loadtest.bench.survival.libraries import LIBRARIES
 from loadtest.kernel.history import history
 from loadtest.kernel.topology import Stores
 
 Inject = Callable[[faults.Trial], str]
-RUNS: dict[Inject, tuple[str, ...]] = {
-    faults.killed: ("kill",),
-    faults.paused: ("pause", "late-release"),
-    faults.worked: ("work",),
-    faults.unanswered: ("lost-reply",),
-    faults.restarted: ("restart",),
-    faults.queued: ("order",),
+
+
+class Case(NamedTuple):
+    """A column of the table: a fault, and the judge of its record."""
+
+    heading: str
+    inject: Inject
+    judge: Callable[[judge.Events], judge.Verdict]
+    control_fails: bool = True
+    """The command fails if the control survives it."""
+
+
+CASES = {
+    "kill": Case("holder killed: next", faults.killed, judge.next_after_kill, False),
+    "pause": Case("holder paused, writes late", faults.paused, judge.pause),
+    "work": Case("work of two leases", faults.worked, judge.long_work),
+    "late-release": Case("late release: successor", faults.paused, judge.late_release),
+    "restart": Case("store restarts", faults.restarted, judge.after_restart),
+    "order": Case("64 waiters", faults.queued, judge.order),
+    "lost-reply": Case("reply to acquire lost", faults.unanswered, judge.lost_reply, False),
 }
-"""By fault: those of JUDGES that read its record."""
-ALONE = (faults.restarted, faults.queued)
+TOGETHER = (faults.killed, faults.paused, faults.worked, faults.unanswered)
+"""The faults that do not disturb the other libraries."""
 AT_ONCE = 6
 ATTEMPTS = 2
 
 
 def main(asked: dict[str, Any], stores: Stores) -> None:
     """Put each library through each fault, `repeats` times."""
-    able, wanted = [], set(asked["faults"])
+    able, wanted = [], asked["faults"]
     for name in asked["libraries"]:
         package, why, found = LIBRARIES[name].package, "", ""
         try:
@@ -55,21 +67,21 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
         for name in names:
             with faults.Trial(stores, name, Path.cwd() / "survival") as trial:
                 for inject in injects:
+                    cases = [one for one in wanted if CASES[one].inject is inject]
                     for _ in range(asked["repeats"]):
                         if is_over.is_set():
                             return
-                        for run in _run(trial, inject, wanted.intersection(RUNS[inject])):
+                        for run in _run(trial, inject, cases):
                             about = f"{name}: {run['fault']}"
                             emit("run", **run, system=about, step=next(steps), of=total)
 
     def family(name: str) -> str:
         return LIBRARIES[name].family
 
-    together = [inject for inject in RUNS if inject not in ALONE]
     families = [[*names] for _, names in groupby(sorted(able, key=family), key=family)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            list(pool.map(partial(put, together), [[name] for name in able]))
+            list(pool.map(partial(put, TOGETHER), [[name] for name in able]))
             list(pool.map(partial(put, [faults.restarted]), families))
         except BaseException:  # a signal: the pool then waits only for the runs under way
             is_over.set()
@@ -77,7 +89,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
     put([faults.queued], able)
 
 
-def _run(trial: faults.Trial, inject: Inject, names: set[str]) -> Iterator[dict[str, Any]]:
+def _run(trial: faults.Trial, inject: Inject, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Inject a fault, again if it missed, and yield the verdicts of its judges."""
     why = proof = ""
     for _ in range(ATTEMPTS if names else 0):
@@ -93,5 +105,5 @@ def _run(trial: faults.Trial, inject: Inject, names: set[str]) -> Iterator[dict[
         found: dict[str, Any] = {"why": why}
         if proof:
             events = history(trial.folder)
-            found = {"proof": proof, **JUDGES[name](events)._asdict(), "events": events}
+            found = {"proof": proof, **CASES[name].judge(events)._asdict(), "events": events}
         yield {"library": trial.name, "fault": name, **found}

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from loadtest.bench.survival import judge
 from loadtest.bench.survival.judge import Verdict, agreed
 from loadtest.bench.survival.libraries import CONTROL
+from loadtest.bench.survival.runner import CASES
 from tests.loadtest.lab import lab
 
 OURS = "locking-redis"
@@ -94,7 +94,7 @@ def waiters(*order):
     ],
 )  # fmt: skip
 def test_verdict_over_a_record(name, events, verdict):
-    assert agreed([judge.JUDGES[name](events)]) == verdict
+    assert agreed([CASES[name].judge(events)]) == verdict
 
 
 def test_cell_shows_the_spread_of_runs_that_disagree():
