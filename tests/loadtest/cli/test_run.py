@@ -14,6 +14,7 @@ from devservers.faults.waiting import until
 from loadtest.cli.run import COMMAND
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.management.commands.lab import Command
+from tests.fault_rows import record_fault, record_outcome
 from tests.loadtest.lab import check_sum, family, guards, lab
 
 MANAGE = Path(__file__).parents[3] / "manage.py"
@@ -141,6 +142,26 @@ def test_fault_that_did_not_fire_is_not_run():
     (run,) = report["runs"]
     assert (run["verdict"], run["why"]) == ("not-run", "kill-holder did not fire")
     assert code == 1
+
+
+@pytest.mark.long
+@pytest.mark.faults(row=15)
+@pytest.mark.parametrize(
+    "backend", ["none", "database", "mysql_session", "redis", "redlock", "zookeeper"]
+)
+def test_row_15_mariadb_killed_five_times_under_load(backend):
+    """SEED changes the order of the buyers, ROUNDS the number of sales (see `make faults`)."""
+    rounds, seed = (os.environ.get(name, "1") for name in ("ROUNDS", "SEED"))
+    options = ["--discipline=conditional", "--store=mariadb", "--fault=kill-database", "--at=0.1"]
+    options += ["--strikes=5", f"--seed={seed}", f"--repeats={rounds}"]
+    options += ["--buyers=100", "--stock=60", "--threads=3"]
+    report, code = lab("run", f"--backend={backend}", *options)
+    assert (code, len(report["runs"])) == (0, int(rounds))
+    for run in report["runs"]:
+        assert (run["verdict"], run["sold"]) == ("ok", 60), run["why"]
+        assert (run["checked"]["breaches"], run["checked"]["facts"]["faults"]) == ([], 5)
+        record_fault("kill-database × 5")
+        record_outcome("sold out exactly; audit and checker ok")
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
