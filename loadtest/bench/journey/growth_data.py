@@ -77,7 +77,8 @@ def _patient_cursor() -> Iterator[Any]:
     options["read_timeout"] = 300
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SET SESSION foreign_key_checks = 0, unique_checks = 0")
+            checks = "foreign_key_checks = 0, unique_checks = 0"
+            cursor.execute(f"SET SESSION max_statement_time = 0, {checks}")
             yield cursor
     finally:
         connection.close()
