@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
+from itertools import chain
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from django.db import DatabaseError, connections, transaction
 from devservers.process_pool import ProcessPool
 from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, clear_away
-from loadtest.load.http.client import RESPONSE_TIMEOUT, send_requests
+from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, send_requests
 from loadtest.load.sale import open_sale, wait_for_orders
 from loadtest.load.verdict import percentile, sold_verdict
 from locking import locks
@@ -76,7 +77,6 @@ class HttpLoad(Params):
 
 
 Report = dict[str, Any]
-Waits = dict[str, list[float]]
 
 
 def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) -> Report:
@@ -141,7 +141,7 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
     """Send the attempts from several processes, and merge the replies."""
     done = RawArray("l", asked.processes)
 
-    def work(number: int) -> tuple[Waits, int, float, float, int]:
+    def work(number: int) -> tuple[Replies, int, int]:
         won: set[bytes] = set()
 
         def count(request: bytes, kind: str) -> None:
@@ -151,7 +151,7 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
 
         mine = deque(forms[number :: asked.processes])
         share = len(range(number, asked.attempts, asked.processes))
-        result = send_requests(
+        heard = send_requests(
             asked.port,
             _attempts(mine, share, won),
             connections=asked.connections,
@@ -160,20 +160,17 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
             on_reply=count,
             hang_ups=asked.hang_ups,
         )
-        waits: Waits = defaultdict(list)
-        for reply in result.replies:
-            waits[reply.kind].append((reply.received - reply.sent) * 1000)
-        return dict(waits), len(won), result.began, result.ended, _peak_kb()
+        return heard, len(won), _peak_kb()
 
     progress(0)
     with ProcessPool(work, asked.processes) as pool:
         timeout = OPEN_FOR.total_seconds()
         results = pool.results(timeout=timeout, tick=lambda: progress(sum(done)))
-    waits: Waits = defaultdict(list)
-    for theirs, *_ in results:
-        for kind, some in theirs.items():
-            waits["won" if kind == "ok" else kind] += some
-    seconds = max(one[3] for one in results) - min(one[2] for one in results)
+    loads, winners, peaks = zip(*results, strict=True)
+    waits = defaultdict[str, list[float]](list)
+    for kind, sent, received in chain.from_iterable(heard.replies for heard in loads):
+        waits["won" if kind == "ok" else kind].append((received - sent) * 1000)
+    seconds = max(heard.ended for heard in loads) - min(heard.began for heard in loads)
     answers = {
         kind: {
             "count": len(some),
@@ -187,10 +184,10 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
         "seconds": round(seconds, 2),
         "attempts_per_second": round(attempts / seconds, 1) if seconds else 0.0,
         "answers": answers,
-        "winners": sum(one[1] for one in results),
+        "winners": sum(winners),
         "driver": {
             "processes": asked.processes,
-            "peak_mb": round((_peak_kb() + sum(one[4] for one in results)) / 1024, 1),
+            "peak_mb": round((_peak_kb() + sum(peaks)) / 1024, 1),
         },
     }
 

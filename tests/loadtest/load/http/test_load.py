@@ -30,6 +30,11 @@ def shop(database_url, monkeypatch):
         yield web.url
 
 
+def small_load(url, **size):
+    where = {"host": "127.0.0.1", "port": urlsplit(url).port}
+    return HttpLoad(**where, **size, attempts=40, processes=1, connections=2)
+
+
 def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, settings, tmp_path):
     """The accounts of their buyers, too, but not those of customers with such names."""
     others = [User.objects.create(username=name) for name in ("lab-http-0", "lab-http-fan")]
@@ -54,10 +59,7 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
         report, code = lab("http", f"--url={shop}", "--stock=1", few)
         assert (code, report["orders"], report["winners"]) == (0, 1, 1), few
     # All eight buyers win with their first attempts: the other 32 are never sent.
-    asked = HttpLoad(
-        **{"host": "127.0.0.1", "port": urlsplit(shop).port, "attempts": 40, "stock": 10},
-        **{"buyers": 8, "processes": 1, "connections": 2},
-    )
+    asked = small_load(shop, stock=10, buyers=8)
     steps: list[object] = []
     for _ in range(5):  # a busy shop refuses some, who then try again
         steps.clear()
@@ -77,10 +79,7 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
 
 def test_load_may_end_while_another_one_begins(shop):
     """Each has accounts of its own."""
-    asked = HttpLoad(
-        **{"host": "127.0.0.1", "port": urlsplit(shop).port, "attempts": 40, "stock": 5},
-        **{"buyers": 10, "processes": 1, "connections": 2},
-    )
+    asked = small_load(shop, stock=5, buyers=10)
     others = []
 
     def meanwhile(what, done, total):
