@@ -66,17 +66,14 @@ def _portalocker(name: str, ttl: float, **options: Any) -> Handle:  # it has no 
     return Handle(acquire, lock.release, lambda: lock.fence_token, lambda: lock.lost)
 
 
-def _tooz(url: str, name: str, *, start_heart: bool = False) -> Handle:
+@system("tooz on Redis", "redis", "peer")
+def _tooz(name: str, ttl: float, *, start_heart: bool = False) -> Handle:
+    url = f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}"
     member = f"{os.getpid()}-{threading.get_ident()}".encode()
     coordinator = _import("tooz.coordination").get_coordinator(url, member)
     coordinator.start(start_heart=start_heart)
     lock = coordinator.get_lock(name.encode())
-    return Handle(_or_false(lambda wait: lock.acquire(blocking=wait)), lock.release)
-
-
-@system("tooz on Redis", "redis", "peer")
-def _tooz_redis(name: str, ttl: float, **options: Any) -> Handle:
-    return _tooz(f"{settings.REDIS_URL}?lock_timeout={math.ceil(ttl)}", name, **options)
+    return Handle(lambda wait: lock.acquire(blocking=wait), lock.release)
 
 
 @system("django-redis", "redis", "peer")
@@ -117,11 +114,6 @@ def _kazoo(name: str, ttl: float, session: float = ZOOKEEPER_SESSION) -> Handle:
     acquire = _or_false(lambda wait: lock.acquire(timeout=wait))
     warnings = {KazooState.SUSPENDED, KazooState.LOST}
     return Handle(acquire, lock.release, is_lost=lambda: not warnings.isdisjoint(seen))
-
-
-@system("tooz on ZooKeeper", "zookeeper", "peer", session=ZOOKEEPER_SESSION)
-def _tooz_zookeeper(name: str, ttl: float) -> Handle:
-    return _tooz(f"kazoo://{settings.ZOOKEEPER_HOSTS}?timeout={ZOOKEEPER_SESSION:.0f}", name)
 
 
 @system("django-pglock", "postgresql", "peer", session=0.0)
