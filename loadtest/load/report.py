@@ -122,12 +122,10 @@ def words(run: Run) -> str:
 
 def fault_words(fault: dict[str, Any]) -> dict[str, Any]:
     """Return an injected fault with its name and proof in the active language."""
-    proof = PROOF.fullmatch(fault["proof"])
-    words = []
-    if proof:
+    told = fault["proof"]
+    if proof := PROOF.fullmatch(told):
         text = f"{proof[2]}%(pid)s{proof[4]}"
-        words = [proof[1], _(text) % {"pid": proof[3]}]
-    told = _(", ").join(filter(None, words)) or fault["proof"]
+        told = _(", ").join(filter(None, (proof[1], _(text) % {"pid": proof[3]})))
     return {**fault, "words": FAULTS[fault["name"]].button, "proof": told}
 
 

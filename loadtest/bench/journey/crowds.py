@@ -17,7 +17,7 @@ from loadtest.bench.journey.pages import World, fetch, get, interval, poll_of, s
 from loadtest.bench.purchase.measure import percentiles, run_load
 from loadtest.bench.purchase.web import THREADS, WebServer
 from loadtest.load.http.buyers import Buyer, requests
-from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, send_requests
+from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, paced, send_requests
 from loadtest.load.sale import open_sale, remove_sale
 
 PROCESSES = 2
@@ -57,18 +57,9 @@ def tabs(web: WebServer, nginx: Nginx, world: World, seconds: float) -> Figures:
     viewers = world.take(VIEWERS)
     polls = [get(poll_of(fetch(nginx.port, page, one))[0], one) for one in viewers]
     cpu, began = web.cpu(), time.monotonic()
-    served, wrong = _rate(nginx, _paced(polls, offered), seconds)
+    served, wrong = _rate(nginx, paced(cycle(polls), offered), seconds)
     cores = (web.cpu() - cpu) / (time.monotonic() - began) * offered / served
     return {"offered": offered, "per_second": served, "cores": cores, "wrong": wrong}
-
-
-def _paced(messages: Sequence[bytes], per_second: float) -> Iterator[bytes]:
-    """Yield the messages again and again, at most at this rate."""
-    due = time.monotonic()
-    for message in cycle(messages):
-        time.sleep(max(0.0, due - time.monotonic()))
-        due += 1 / per_second
-        yield message
 
 
 def sign_ins(

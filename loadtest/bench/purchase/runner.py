@@ -18,7 +18,7 @@ from devservers.faults.worker import emit
 from inventory.models import WriteStrategy
 from loadtest.bench.purchase import burst
 from loadtest.bench.purchase.measure import Figures, breaches, figures, run_load
-from loadtest.bench.purchase.web import WebServer
+from loadtest.bench.purchase.web import THREADS, WebServer
 from loadtest.bench.services import redis_cpu_us, requests_of
 from loadtest.kernel.topology import Stores
 from loadtest.load.http.buyers import Buyer, requests, sign_in
@@ -90,7 +90,8 @@ def main(asked: dict[str, Any], _stores: Stores) -> None:
             activate(line)
 
         def end(line: Line, figures: Figures) -> None:
-            about = {"server": web.about, "connections": line.connections}
+            server = f"gunicorn gthread {web.processes} x {THREADS}"
+            about = {"server": server, "connections": line.connections}
             emit("round", line=line.name, round=figures, **about)
 
         for number in range(asked["rounds"] + 1):

@@ -27,11 +27,6 @@ class WebServer(Server):
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
-    @property
-    def about(self) -> str:
-        """The program, its processes and threads, for a report."""
-        return f"gunicorn gthread {self.processes} x {THREADS}"
-
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "gunicorn", "shop.wsgi", "--config", str(CONFIG)]
         command += ["--bind", f"{HOST}:{self.port}", "--workers", str(self.processes)]

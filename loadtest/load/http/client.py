@@ -5,7 +5,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import NamedTuple
@@ -102,6 +102,16 @@ def send_requests(
                     send(following, RESPONSE_TIMEOUT if hang_ups else 0.0)
     last = replies[-1].received if replies else began
     return Replies(replies, began, min(ended, last), time.process_time() - cpu)
+
+
+def paced(requests: Iterable[bytes], per_second: float, *, at_once: int = 1) -> Iterator[bytes]:
+    """Yield the requests at this rate at most, `at_once` of them together."""
+    due = time.monotonic()
+    for number, request in enumerate(requests):
+        if number % at_once == 0:
+            time.sleep(max(0.0, due - time.monotonic()))
+            due += at_once / per_second
+        yield request
 
 
 def _close_all(connected: "dict[int, Connection]") -> None:

@@ -4,12 +4,11 @@ They come over HTTP, as from browsers, and each of the buyers gets a unit.
 """
 
 import time
-from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 from loadtest.load.http.buyers import clear_away, requests, sign_in
-from loadtest.load.http.client import send_requests
+from loadtest.load.http.client import paced, send_requests
 from loadtest.load.sale import open_sale
 
 SECONDS = 30
@@ -27,15 +26,9 @@ def send_traffic(url: str) -> None:
     sale = open_sale(name, BUYERS, product="lab-traffic", open_for=length, is_listed=False)
     buyers = sign_in(BUYERS, "lab-traffic")
     try:
-        sent = _paced(requests(buyers, f"{sale.get_absolute_url()}buy/", sale))
+        forms = requests(buyers, f"{sale.get_absolute_url()}buy/", sale)
+        sent = paced(forms, PER_SECOND, at_once=AT_ONCE)
         port, host = address.port or 80, address.hostname or ""
         send_requests(port, sent, connections=AT_ONCE, seconds=LONGEST, host=host)
     finally:
         clear_away(sale, buyers)
-
-
-def _paced(found: Iterable[bytes]) -> Iterator[bytes]:
-    for number, request in enumerate(found, 1):
-        yield request
-        if number % AT_ONCE == 0:
-            time.sleep(AT_ONCE / PER_SECOND)
