@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from inventory.models import Product
-from shop.models import Sale, User
+from shop.models import Order, Sale, User
 from shop.sales.queries import create_sale
 from waiting_room.models import Room
 
@@ -38,6 +38,7 @@ def fill() -> Sale:
     with _patient_cursor() as cursor:
         for statement in script.strip().split(";\n"):
             cursor.execute(statement)
+    assert Order.objects.count() == SMALL + BIG, "a statement was interrupted"
     return sales[0]
 
 
