@@ -57,7 +57,7 @@ def test_help_describes_every_option_within_80_columns_and_its_example_works(
             parser_of(name).parse_args(arguments)  # exits otherwise
 
 
-@pytest.mark.parametrize("arguments", [["lab"], ["lab", "endure"], ["import_products"]])
+@pytest.mark.parametrize("arguments", [["lab"], ["lab", "endure"]])
 def test_missing_arguments_print_the_help_and_an_example(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of products: the admin and the import refuse bad ones, the pages survive them."""
+"""Pictures of products: the admin refuses bad ones, the pages survive them."""
 
 import struct
 import zlib

@@ -8,6 +8,7 @@ the mode of its waiting room, which admits `inlet` people a minute.
 import csv
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 from django.apps import apps
 from django.conf import settings
@@ -17,7 +18,6 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from inventory import stock
-from inventory.import_csv import import_products
 from inventory.management.console import HelpfulCommand
 from inventory.messages import one_by_one
 from inventory.models import Product, StockMovement, WriteStrategy
@@ -58,16 +58,18 @@ class Command(HelpfulCommand):
         with transaction.atomic():
             guests, now = _people(), timezone.now()
             if not Product.objects.exclude(slug="lab-http").exists():  # created by `lab http`
-                with CATALOGUE.open(encoding="utf-8", newline="") as lines:
-                    import_products(lines)
-            with SALES.open(encoding="utf-8", newline="") as lines:
-                rows = list(csv.DictReader(lines))
-            _write([one for row in rows for one in _offer(row, now, guests)])
+                Product.objects.bulk_create(Product(**row) for row in _read(CATALOGUE))
+            _write([one for row in _read(SALES) for one in _offer(row, now, guests)])
         found = f"{Product.objects.count()} products, {Sale.objects.count()} sales."
         if not PASSWORD:
             self.stdout.write(f"{found} No account has a password: see `createsuperuser`.")
             return
         self.stdout.write("\n".join([f"{found} Sign in as:", *account_lines()]))
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def account_lines() -> list[str]:
