@@ -29,11 +29,13 @@ from shop.errors import Overloaded
 from shop.models import Order, Sale, User
 from shop.reservations import store
 from shop.reservations.consumer import Consumer
-from tests.shop.late_buyer import LateBuyer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import buy
 from tests.shop.queued import ask, status
+from tests.shop.races.conftest import processes
+from tests.shop.races.race_worker import RaceWorker, a_form
 
+__all__ = ["processes"]
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.only("mysql"),
@@ -136,33 +138,37 @@ def queue(settings: Any) -> Iterator[str]:
     ids=["as written", "only REDIS_URL flushed", "only switched"],
 )
 def test_a_restore(
-    flushed: bool, command: list[str], database_url: str, tmp_path: Path, queue: str
+    processes: Callable[[int], list[RaceWorker]],
+    flushed: bool,
+    command: list[str],
+    tmp_path: Path,
+    queue: str,
 ) -> None:
     put_in_force("redis")
     direct, queued = a_sale(stock=5000), a_sale(stock=5000, fulfilment=Sale.Fulfilment.QUEUED)
     customer, other = a_customer(), a_customer()
-    with LateBuyer(database_url, tmp_path) as late:
-        file, first, last = dump(direct, queued, tmp_path)
-        # The time that will be lost: the lock is switched twice, and everybody buys.
-        for backend in ("database", "redis"):
-            lost_epoch = policy.switch(backend=backend, force=True).epoch
-        lost_order = buy(direct).order
-        lost_ticket = ask(queued, other)
-        late.buy(direct, customer.pk, fault="stop")
-        late.wait_for_fault()
+    (late,) = processes(1)
+    file, first, last = dump(direct, queued, tmp_path)
+    # The time that will be lost: the lock is switched twice, and everybody buys.
+    for backend in ("database", "redis"):
+        lost_epoch = policy.switch(backend=backend, force=True).epoch
+    lost_order = buy(direct).order
+    lost_ticket = ask(queued, other)
+    late.run_until("stock.read", a_form(direct, customer=customer.pk))
+    late.pause()
 
-        load(file)
-        for url in [settings.REDIS_URL, *[queue] * flushed]:
-            redis.Redis.from_url(url).flushall()
-        call_command("migrate", verbosity=0)
-        call_command(*command)
-        call_command("audit_stock")
-        assert first <= Order.objects.count() <= last
-        assert not Order.objects.filter(number=lost_order.number).exists()
+    load(file)
+    for url in [settings.REDIS_URL, *[queue] * flushed]:
+        redis.Redis.from_url(url).flushall()
+    call_command("migrate", verbosity=0)
+    call_command(*command)
+    call_command("audit_stock")
+    assert first <= Order.objects.count() <= last
+    assert not Order.objects.filter(number=lost_order.number).exists()
 
-        # A lease of the lost time.
-        late.end_fault()
-        assert "order" in late.receive(), "it buys again, under the lock in force"
+    # A lease of the lost time.
+    late.resume()
+    assert "order" in late.finish()[0], "it buys again, under the lock in force"
     (order,) = Order.objects.filter(customer=customer)
     (line,) = StockMovement.objects.filter(order_number=order.number)
     stock = fresh(direct).stock
