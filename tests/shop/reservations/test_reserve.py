@@ -1,7 +1,6 @@
 """Reservations of queued sales, by the service and over HTTP."""
 
 import secrets
-import threading
 import time
 from typing import Any
 
@@ -18,9 +17,6 @@ from shop.models import Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.platform.redis import TIMEOUT
 from shop.reservations import store
-from shop.reservations.consumer import Consumer
-from shop.reservations.reconciliation import reconcile_all
-from tests.devservers.redis_groups import RedisCluster
 from tests.shop.making import a_customer, buy, fresh, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
 
@@ -153,29 +149,6 @@ def test_nodes_of_a_cluster_share_the_sales(settings, redis_cluster) -> None:
     assert consume() == 9
     for sale in sales:
         assert_sound(sale, held=3, left=0)
-
-
-@pytest.mark.long
-@pytest.mark.faults(row=4, backend="redis")
-def test_lost_node_of_a_cluster_stops_only_its_sales(settings) -> None:
-    """Until its replica replaces it, which has the acknowledged reservation."""
-    with RedisCluster() as cluster:
-        settings.QUEUE_REDIS_URL = cluster.url
-        there, elsewhere = a_sale_on(1), a_sale_on(0)
-        first, lost = ask(there), cluster.masters[1]
-        until(lambda: ":1" in lost.ask("WAIT 1 100"), "the replica's acknowledgement")
-        lost.kill()
-        with pytest.raises(ServiceUnavailable):
-            ask(there)
-        other = ask(elsewhere)
-        assert Consumer(threading.Event()).round() == 1
-        assert [status(first), status(other)] == ["waiting", "won"]
-        compared = {one.sale for one in reconcile_all()}
-        assert (elsewhere.slug in compared, there.slug in compared) == (True, False)
-        until(lambda: told(there, 1) == {"queued": 1}, "the promoted replica", seconds=60)
-        consume()
-        assert status(first) == "won"
-        assert_sound(there, held=2, left=1)
 
 
 def test_reservation_over_http(shop) -> None:
