@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import Any, NoReturn
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.core.management.base import CommandError, CommandParser
 
-from locking.exceptions import LockError, unknown
+from locking.exceptions import unknown
+from locking.management.base import LockCommand
 
 Rows = Iterable[Sequence[str]]
 GAP = "  "
@@ -34,7 +34,7 @@ class Parser(CommandParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-class HelpfulCommand(BaseCommand):
+class HelpfulCommand(LockCommand):
     """A command with an example in its help and without colours if NO_COLOR is set."""
 
     example = ""
@@ -56,16 +56,10 @@ class HelpfulCommand(BaseCommand):
         return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command; https://no-color.org describes NO_COLOR.
-
-        Raise CommandError for errors of a lock or of the database.
-        """
+        """Run the command; https://no-color.org describes NO_COLOR."""
         if os.environ.get("NO_COLOR") and not options["force_color"]:
             options["no_color"] = True
-        try:
-            return super().execute(*args, **options)
-        except (LockError, Error) as error:  # DatabaseError, InterfaceError
-            raise CommandError(str(error)) from error
+        return super().execute(*args, **options)
 
     def print_table(self, headings: Sequence[str], rows: Rows) -> None:
         """Print a table that fits the terminal; a file gets whole lines."""

@@ -1,6 +1,7 @@
-"""Pay and cancel count once for each key, with equal responses.
+"""The keys of pay and cancel, and what is not stored under them.
 
-tests/locking/test_idempotency.py has the faults of an attempt, and all keys that are refused.
+tests/shop/races/test_keys.py sends one many times at once; tests/locking/test_idempotency.py has
+the faults of an attempt, and all keys that are refused.
 """
 
 import pytest
@@ -9,8 +10,7 @@ from django.test import Client
 
 from locking import locks
 from locking.models import IdempotencyKey
-from shop.administration.audit import audit_sale
-from shop.models import Order, Sale
+from shop.models import Order
 from tests.locking.scripted import unavailable
 from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy
@@ -18,17 +18,11 @@ from tests.shop.purchases import buy
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
 
 JSON = {"Accept": "application/json"}
-STEPS = [("pay", "paid"), ("cancel", "cancelled")]
 
 
 @pytest.fixture
-def sale() -> Sale:
-    return a_sale()
-
-
-@pytest.fixture
-def order(sale: Sale) -> Order:
-    return buy(sale).order
+def order() -> Order:
+    return buy(a_sale()).order
 
 
 def browser(order: Order) -> Client:
@@ -47,29 +41,13 @@ def said(response: HttpResponse) -> tuple[object, ...]:
     return response.status_code, headers, response.content
 
 
-@pytest.mark.parametrize("headers", [{}, JSON], ids=["page", "JSON"])
-@pytest.mark.parametrize(("verb", "status"), STEPS)
-def test_repeated_step_gets_an_equal_response(verb, status, headers, sale, order) -> None:
-    client = browser(order)
-    first = send(client, order, verb, **headers)
-    assert first.status_code == (200 if headers else 303)
-    if headers:
-        assert first.json()["status"] == status
-    Order.objects.update(pay_by="2000-01-01T00:00Z")  # the answer would be another one now
-    assert said(send(client, order, verb, **headers)) == said(first)
-    by_header = client.post(
-        f"{order.get_absolute_url()}{verb}/", headers={"Idempotency-Key": "k", **headers}
-    )
-    assert said(by_header) == said(first)
-    # The control: with a key of its own it is another send, which comes too late.
-    assert send(client, order, verb, "l", **headers).status_code == 409
-    assert audit_sale(sale=sale).ok
-
-
-def test_key_belongs_to_one_step_order_and_customer(sale) -> None:
+def test_key_belongs_to_one_step_order_and_customer() -> None:
+    sale = a_sale()
     mine, other = buy(sale).order, buy(sale).order
     second = buy(sale, customer=mine.customer, key="l").order
-    assert send(browser(mine), mine, "pay").status_code == 303
+    first = send(browser(mine), mine, "pay")
+    assert first.status_code == 303
+    assert said(send(browser(mine), mine, "pay")) == said(first)
     assert send(browser(other), other, "pay").status_code == 303, "a key is the customer's own"
     for order, verb in ((mine, "cancel"), (second, "pay")):
         refused = send(browser(mine), order, verb, **JSON)
