@@ -1,18 +1,27 @@
-"""Log lines as JSON, under one id from the request to the worker's task."""
+"""Log lines: JSON, under one id from the request to the worker's task; store errors are short."""
 
 import json
 import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from django.db import OperationalError, ProgrammingError
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from devservers import Redis
 from devservers.process import with_parent_death_signal
-from shop.platform.logs import JsonFormatter, request_id, request_id_middleware
+from locking import LockLost, LockMisuse
+from shop.platform import logs
+from shop.platform.logs import (
+    ExpectedErrors,
+    JsonFormatter,
+    request_id,
+    request_id_middleware,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,3 +98,51 @@ def test_task_logs_the_id_of_its_request(
             assert json.loads(line)["request_id"] == "from-the-page"
         finally:
             process.terminate()
+
+
+REFUSED = OperationalError(1040, "Too many connections")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that the test sets."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(logs, "time", clock)
+    return clock
+
+
+def logged(log: ExpectedErrors, message: str, *args: object, error: object = None) -> str:
+    """Return the line that is logged, or an empty text."""
+    exc_info = (type(error), error, None) if isinstance(error, Exception) else None
+    record = logging.LogRecord("shop", logging.WARNING, "", 0, message, args, exc_info)
+    return logging.Formatter().format(record) if log.filter(record) else ""
+
+
+def test_repeated_store_errors_are_counted(clock: SimpleNamespace) -> None:
+    log, lines = ExpectedErrors(), {}
+    for clock.now in (0.0, 0.1, 0.2, 0.9, 1.5, 1.6, 3.0, 5.0):
+        if line := logged(log, "Request failed (%s)", REFUSED):
+            lines[clock.now] = line.removeprefix(f"Request failed ({REFUSED})")
+    more = " [{} more since the last line]"
+    assert lines == {0.0: "", 1.5: more.format(3), 3.0: more.format(1), 5.0: ""}
+    assert logged(log, "Purchase failed (%s)", REFUSED), "another message"
+
+
+@pytest.mark.parametrize(
+    ("error", "lines", "has_traceback"),
+    [
+        (REFUSED, 1, False),
+        # The schema does not fit, or the shop has sent a wrong statement: the traceback tells.
+        (ProgrammingError("relation does not exist"), 1, True),
+        (KeyError("x"), 3, True),
+        (LockMisuse("x"), 3, True),
+    ],
+    ids=repr,
+)
+def test_only_store_errors_are_shortened_and_omitted(clock, error, lines, has_traceback) -> None:
+    log = ExpectedErrors()
+    found = [logged(log, "Failed: %s", LockLost("y"), error=error) for _ in range(3)]
+    assert [bool(line) for line in found] == [True] * lines + [False] * (3 - lines)
+    assert ("\n" in found[0]) is has_traceback
+    assert type(error).__name__ in found[0]
