@@ -38,11 +38,6 @@ def _now(room: Room) -> tuple[str, str]:
     return str(service.STATES[now.state]), f"{now.joined} / {now.serving} / {now.waiting}"
 
 
-def inlet_field(**options: Any) -> forms.IntegerField:
-    """Return a field for the people admitted per minute."""
-    return forms.IntegerField(min_value=1, max_value=MAX_INLET, **options)
-
-
 class RoomActionForm(ActionForm):
     """The actions on rooms, with the number of people to admit per minute."""
 
@@ -121,7 +116,8 @@ class RoomAdmin(HistoryAdmin):
     def set_inlet(self, request: HttpRequest, rooms: QuerySet[Room]) -> HttpResponse | None:
         """Set the inlet of the selected rooms; above the measured rate, ask to confirm."""
         try:
-            per_minute = inlet_field().clean(request.POST.get("per_minute"))
+            field = forms.IntegerField(min_value=1, max_value=MAX_INLET)
+            per_minute = field.clean(request.POST.get("per_minute"))
         except forms.ValidationError as error:
             self.message_user(request, "; ".join(error.messages), messages.ERROR)
             return None
