@@ -9,7 +9,7 @@ from django.test import Client
 from shop.models import User
 from shop.platform import proof_of_work
 from shop.platform.proof_of_work import is_solution
-from tests.shop.making import a_customer, hidden_fields, signed_in
+from tests.shop.making import hidden_fields, signed_in
 from tests.waiting_room.rooms import a_room
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
@@ -99,23 +99,3 @@ def test_browser_without_script_waits_instead(client, settings, monkeypatch) -> 
     statuses = [sign_up(Client(), proof, f"new-{n}").status_code for n, proof in enumerate(waiting)]
     assert statuses == [302, 302, 429]
     assert sign_up(Client(), solved(shown(client)), "solved").status_code == 302
-
-
-@pytest.mark.django_db(transaction=True)
-def test_joining_a_room_asks_for_a_proof(settings) -> None:
-    """A program gets the challenge as JSON, a browser as a page with the form."""
-    settings.PROOF_OF_WORK = 8
-    path, customer = f"/sales/{a_room().sale.slug}/room/join/", a_customer()
-    client, other = (
-        signed_in(one, headers={"Accept": "application/json"}) for one in (customer, a_customer())
-    )
-    refused = client.post(path)
-    body = refused.json()
-    assert (refused.status_code, body["error"], body["bits"]) == (403, "proof_required", 8)
-    proof = solved(body["challenge"])
-    assert other.post(path, proof).status_code == 403, "the challenge of someone else"
-    page = signed_in(customer).post(path, {"proof_challenge": body["challenge"]})
-    assert page.status_code == 403
-    assert hidden_fields(page.text)["proof_challenge"] == body["challenge"], "it keeps its age"
-    assert client.post(path, proof).json()["position"] == 1
-    assert client.post(path, proof).status_code == 403
