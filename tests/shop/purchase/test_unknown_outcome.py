@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection
 
 from devservers.faults.waiting import until
-from shop.models import Order, Sale
+from shop.models import Order
 from tests.devservers.faults.interception import HeldRequest, InterceptingProxy
 from tests.fault_rows import audit_sale, record_outcome
-from tests.shop.making import a_sale, fresh, put_in_force, signed_in
+from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import buy
 from tests.shop.races.conftest import processes
-from tests.shop.races.race_worker import RaceWorker, a_form
+from tests.shop.races.race_worker import RaceWorker, a_form, form_of
 
 __all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only("mysql", "postgresql")]
@@ -41,18 +40,6 @@ def behind_proxy(proxy: InterceptingProxy, test_database_url: str) -> Iterator[R
     worker.close()
 
 
-def a_form_sent_once(sale: Sale) -> dict[str, Any]:
-    """Return a call that sends the form of a new customer once."""
-    cookies = signed_in().cookies
-    return {
-        "do": "send",
-        "path": f"/sales/{sale.slug}/buy/",
-        "session": cookies[settings.SESSION_COOKIE_NAME].value,
-        "form": {"quantity": 1, "idempotency_key": "k"},
-        "patient": False,
-    }
-
-
 def without_reply(
     worker: RaceWorker, proxy: InterceptingProxy, call: dict[str, Any]
 ) -> HeldRequest:
@@ -77,7 +64,8 @@ def test_row_26_late_commit_sells_no_unit_twice(processes, proxy, behind_proxy, 
     """The lock is released with the 503. Naive is the control: it sells the last unit twice."""
     put_in_force("redis", strategy)
     sale = a_sale(stock=1)
-    late = without_reply(behind_proxy, proxy, a_form_sent_once(sale))
+    form = {**form_of(sale, a_customer()), "patient": False}
+    late = without_reply(behind_proxy, proxy, form)
     (told,) = behind_proxy.results()
     assert (told["status"], told["seconds"] < BOUND) == (503, True), told
     record_outcome("503")

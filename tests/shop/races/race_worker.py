@@ -7,6 +7,7 @@ worker.results()                # what each call returned
 """
 
 import os
+import secrets
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,8 @@ from unittest.mock import patch
 
 from devservers.base import injected_faults
 from devservers.faults.worker import WorkerProcess, send_to_parent
-from shop.models import Sale
+from shop.models import Sale, User
+from shop.purchase import tokens
 from tests.shop.making import a_customer
 
 TIMEOUT = 30.0
@@ -85,6 +87,16 @@ def a_form(sale: Sale, **what: Any) -> dict[str, Any]:
     return {"do": do, "sale": sale.pk, "customer": a_customer().pk, "key": "k", **what}
 
 
+def form_of(sale: Sale, customer: User, key: str = "k", *, is_first: bool = True) -> dict:
+    """Return the call that posts a form of an unknown session, so that only its token counts."""
+    session = secrets.token_hex(16)
+    to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": is_first}
+    token = tokens.issue(key=key, session=session, **to)
+    form = {"idempotency_key": key, "quantity": 1, "purchase_token": token, "attempt": 1}
+    path = f"{sale.get_absolute_url()}buy/"
+    return {"do": "send", "path": path, "session": session, "form": form}
+
+
 def outcomes(*results: dict[str, Any]) -> Counter[str]:
     """Count the orders and reservations, and the errors by name."""
     return Counter(result.get("error", "order") for result in results)
@@ -121,7 +133,7 @@ class RaceCommands:
         self, calls: list[dict[str, Any]], pause_at: str | None, without: list[str]
     ) -> dict[str, Any]:
         from locking import failpoints, policy
-        from shop.purchase import admission, tokens
+        from shop.purchase import admission
         from tests.shop.races import actions
 
         for forget in (policy.invalidate, admission.clear, tokens.clear):

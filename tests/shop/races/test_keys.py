@@ -1,6 +1,5 @@
 """One customer's forms and one order's steps, sent at once or again after a process was killed."""
 
-import secrets
 from collections import Counter
 from datetime import timedelta
 
@@ -11,11 +10,10 @@ from django.utils import timezone
 from inventory.models import StockMovement
 from locking.models import IdempotencyKey
 from shop.administration.audit import audit_sale
-from shop.models import CustomerQuota, Order, Sale, User
-from shop.purchase import tokens
+from shop.models import CustomerQuota, Order
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.shop.purchases import buy
-from tests.shop.races.race_worker import RaceWorker, at_once, together
+from tests.shop.races.race_worker import RaceWorker, at_once, form_of, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 SENDS = 20
@@ -67,16 +65,6 @@ def test_step_in_flight_is_409_and_finished_after_a_kill(processes) -> None:
     assert other.run(call)[0]["status"] == 200
     assert Order.objects.get().status == "cancelled"
     assert audit_sale(sale=sale).ok
-
-
-def form_of(sale: Sale, customer: User, key: str = "k", *, is_first: bool = True) -> dict:
-    """Return a purchase of an unknown session, so that only its token counts."""
-    session = secrets.token_hex(16)
-    to = {"customer_id": customer.pk, "sale_id": sale.pk, "is_first": is_first}
-    token = tokens.issue(key=key, session=session, **to)
-    form = {"idempotency_key": key, "quantity": 1, "purchase_token": token, "attempt": 1}
-    path = f"{sale.get_absolute_url()}buy/"
-    return {"do": "send", "path": path, "session": session, "form": form}
 
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "control: a key each"])
