@@ -11,11 +11,10 @@ from devservers.faults.waiting import until
 from locking import single_flight
 from locking.testing.calls import within
 from shop.models import Order, Sale, User
-from shop.orders.service import cancel_order
 from shop.purchase import admission
 from tests.fault_rows import record_outcome
 from tests.shop.conftest import in_force
-from tests.shop.making import a_customer, a_sale, signed_in
+from tests.shop.making import a_sale, signed_in
 from tests.shop.web.wsgi_browser import Browser, alone, li
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import gate, service
@@ -85,29 +84,6 @@ def test_customer_with_an_order_gets_the_same_response(li, entry) -> None:
     assert send(Browser(), sale, entry).status == 409
 
 
-def test_returned_unit_goes_to_the_next_in_line(li, settings) -> None:
-    """Not to someone who was admitted before it was sold out, nor to whom it was returned by."""
-    settings.WAITING_ROOM_TURN_SECONDS = 10**6
-    room = a_room(stock=1, inlet=60_000)
-    loser, third, fourth = others = [Browser() for _ in range(3)]
-    for browser in (li, *others):
-        join(sale=room.sale, customer_id=browser.user.pk)
-    for browser in (li, loser):
-        until(lambda one=browser: place_of(sale=room.sale, customer_id=one.user.pk).admitted, "two")
-    assert send(li, room.sale, "token").status == 201
-    until(lambda: send(loser, room.sale, "token").body["error"] == "sold_out", "sold out")
-    until(lambda: service.status_of(sale=room.sale).state == "sold_out", "the room to know it")
-    cancel_order(order=Order.objects.select_related("sale").get())
-    settings.WAITING_ROOM_TURN_SECONDS = 0  # the time of the first two is over
-    gate.clear()
-    until(lambda: place_of(sale=room.sale, customer_id=third.user.pk).admitted, "the third's turn")
-    settings.WAITING_ROOM_TURN_SECONDS = 10**6  # however slow this machine is
-    for browser in (li, loser, fourth):
-        assert send(browser, room.sale, "token", key="again").body["error"] == "not_admitted"
-    assert send(third, room.sale, "token").status == 201
-    assert Order.objects.filter(status="pending").get().customer_id == third.user.pk
-
-
 def test_reset_ends_the_turns_that_a_process_remembers(li) -> None:
     """Everyone has to join again; before, such a customer could buy for up to two minutes."""
     room = a_room(inlet=60_000)
@@ -137,10 +113,11 @@ def test_sale_page_knows_the_state_of_the_room(li) -> None:
     assert "not drawn yet" in page()
     open_now(room.sale)
     until(lambda: place_of(sale=room.sale, customer_id=li.user.pk).admitted, "the turn")
-    second = a_customer().pk
+    second = Browser()
     service.pause(room=room, staff=User.objects.create_superuser("amy"))
-    join(sale=room.sale, customer_id=second)
-    assert gate_state(sale=room.sale, customer_id=second)[:3] == (url, "waiting", 2)
+    join(sale=room.sale, customer_id=second.user.pk)
+    assert gate_state(sale=room.sale, customer_id=second.user.pk)[:3] == (url, "waiting", 2)
+    assert send(second, room.sale, "token").body["error"] == "not_admitted"
     state = gate_state(sale=room.sale, customer_id=li.user.pk)
     assert (state.url, state.state, 0 < state.lasts < 125) == (url, "turn", True)
     shown = page()

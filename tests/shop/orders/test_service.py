@@ -11,7 +11,7 @@ from inventory.models import Stock, StockMovement, WriteStrategy
 from inventory.statements import Statement
 from locking import locks
 from shop.administration.audit import audit_sale
-from shop.errors import InvalidTransition, Overloaded, ServiceUnavailable
+from shop.errors import InvalidTransition, Overloaded
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders import service as orders
 from shop.orders.service import cancel_order, expire_unpaid_orders, pay_order
@@ -113,14 +113,6 @@ def test_concurrent_cancel_and_expiry_release_units_once(guard, sale) -> None:
     order.refresh_from_db()
     assert (order.status, returns(order)) == ("expired", 1)
     count(sale)
-
-
-def test_unavailable_lock_store_changes_nothing(guard, sale, order) -> None:
-    guard.then("acquire", unavailable)
-    with pytest.raises(ServiceUnavailable):
-        cancel_order(order=order)
-    assert (order.status, count(sale)) == ("pending", (3, 2, 0))
-    cancel_order(order=order)
 
 
 def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:

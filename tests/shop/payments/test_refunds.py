@@ -17,7 +17,6 @@ from shop.orders.service import cancel_order, pay_order
 from shop.payments.service import UnitsShipped, refund_order, refund_payments
 from tests.shop.making import ADDRESS, a_sale, signed_in, staff_with
 from tests.shop.purchases import buy
-from tests.shop.queued import a_queued_sale, ask, assert_sound, consume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
@@ -121,19 +120,6 @@ def test_concurrent_refunds_return_the_units_once(sale, order) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(refund, range(4))) == [False, False, False, True]
     assert count(sale) == (5, 0)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_refunded_units_of_a_queued_sale_can_be_reserved_again() -> None:
-    sale = a_queued_sale(stock=2, limit=2)
-    ask(sale, quantity=2)
-    consume()
-    order = Order.objects.select_related("sale").get()
-    pay_at_once(order=order)
-    refund_order(order=order)
-    ask(sale, quantity=2)
-    consume()
-    assert_sound(sale, held=2, left=0)
 
 
 def ship(order: Order) -> None:

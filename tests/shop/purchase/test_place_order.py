@@ -20,7 +20,6 @@ from locking.models import LockPolicyChange
 from shop.administration.audit import audit_sale
 from shop.errors import (
     BadInput,
-    LimitReached,
     Overloaded,
     QueueFull,
     ServiceUnavailable,
@@ -28,7 +27,6 @@ from shop.errors import (
     SoldOut,
 )
 from shop.models import CustomerQuota, Order, User
-from shop.orders.service import cancel_order
 from shop.platform.deadline import Deadline, within_deadline
 from shop.purchase import place_order
 from shop.sales.purchase_request import PurchaseRequest
@@ -67,16 +65,6 @@ def test_keys_are_compared_exactly() -> None:
     assert len(orders) == len(keys)
 
 
-def test_wrong_hint_is_first_is_corrected() -> None:
-    """The hint saves a query; the unique keys detect that it is wrong."""
-    sale, customer = a_sale(limit=2), a_customer()
-    first = buy(sale, customer=customer).order
-    assert buy(sale, customer=customer, is_first=True).order == first
-    assert not buy(sale, customer=customer, key="l", is_first=True).replayed
-    assert CustomerQuota.objects.get(customer=customer, sale=sale).taken == 2
-    assert audit_sale(sale=sale).ok
-
-
 @EVERY
 def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
     """The cached sale has one unit left; the first request has bought it since."""
@@ -87,18 +75,6 @@ def test_replay_of_the_last_unit_with_a_wrong_hint(strategy) -> None:
     assert place_order.place_order(again).order == order
     with pytest.raises(SoldOut):
         place_order.place_order(again._replace(customer_id=a_customer().pk))
-
-
-def test_limit_counts_live_orders_only() -> None:
-    sale, customer = a_sale(limit=3), a_customer()
-    first = buy(sale, customer=customer, quantity=2, key="1").order
-    buy(sale, customer=customer, key="2")
-    cancel_order(order=first)
-    buy(sale, customer=customer, quantity=2, key="3")
-    with pytest.raises(LimitReached):
-        buy(sale, customer=customer, key="4")
-    buy(sale, quantity=3)  # another customer has a limit of its own
-    assert audit_sale(sale=sale).ok
 
 
 @pytest.mark.parametrize("quantity", [0, -1])
