@@ -1,7 +1,13 @@
-"""FAULTS rows 16 and 17 for a customer: a 503 in bounded time, no change, and recovery."""
+"""Stores that refuse or do not respond, and a schema or grants that do not fit the code.
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+A customer gets a 503 in bounded time, nothing changes, and the same form succeeds afterwards; no
+reservation of a queued sale is lost.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 
 import pytest
 import redis
@@ -13,12 +19,16 @@ from devservers.faults.waiting import until
 from inventory.models import Stock
 from locking import locks
 from locking.testing.calls import within
-from shop.models import CustomerQuota, Order, Sale
+from shop.administration import alerts
+from shop.models import CustomerQuota, Order, RejectedReservation, Sale
+from shop.reservations import consumer
 from tests.fault_rows import audit_sale, record_fault, record_outcome
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
+from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, status
 from tests.shop.races.conftest import processes
+from tests.shop.reservations.conftest import hasty
 
-__all__ = ["processes"]
+__all__ = ["hasty", "processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 BOUND = 30.0
@@ -125,29 +135,91 @@ CLEAN_UP = {
 }
 
 
+def execute(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@contextmanager
+def while_in_force(broken: Sequence[str], repaired: Sequence[str]) -> Iterator[None]:
+    execute(*broken)
+    record_fault(broken[-1])
+    try:
+        yield
+    finally:
+        execute(*repaired)
+
+
+def new_column() -> AbstractContextManager[None]:
+    """What Django's AddField with a default leaves: a column without a default in the database."""
+    return while_in_force(
+        [
+            "ALTER TABLE shop_order ADD COLUMN gift integer NOT NULL DEFAULT 0",
+            "ALTER TABLE shop_order ALTER COLUMN gift DROP DEFAULT",
+        ],
+        ["ALTER TABLE shop_order DROP COLUMN gift"],
+    )
+
+
+def missing_table() -> AbstractContextManager[None]:
+    return while_in_force(
+        ["ALTER TABLE inventory_stockmovement RENAME TO elsewhere"],
+        ["ALTER TABLE elsewhere RENAME TO inventory_stockmovement"],
+    )
+
+
+@contextmanager
+def revoked_insert() -> Iterator[None]:
+    """The shop's user may do anything but add quotas."""
+    if connection.vendor == "postgresql":
+        with while_in_force(
+            [
+                "CREATE ROLE clerk",
+                "GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk",
+                "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO clerk",
+                "REVOKE INSERT ON shop_customerquota FROM clerk",
+                "SET ROLE clerk",
+            ],
+            ["RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk"],
+        ):
+            yield
+        return
+    tables = set(connection.introspection.table_names()) - {"shop_customerquota"}
+    grants = [f"GRANT INSERT ON {table} TO clerk@'%'" for table in tables]
+    allowed = "GRANT SELECT, UPDATE, DELETE ON *.* TO clerk@'%'"
+    own = {name: connection.settings_dict[name] for name in ("USER", "PASSWORD")}
+    with while_in_force(["CREATE USER clerk@'%'", allowed, *grants], ["DROP USER clerk@'%'"]):
+        connection.close()
+        connection.settings_dict |= {"USER": "clerk", "PASSWORD": ""}
+        try:
+            yield
+        finally:
+            connection.close()
+            connection.settings_dict |= own
+
+
 @contextmanager
 def answering(code: str, *, once: bool = False) -> Iterator[None]:
     """Make the INSERT of an order raise this error of the server, which must happen."""
-    with connection.cursor() as cursor:
-        for sql in SET_UP[connection.vendor]:
-            cursor.execute(sql.format(always=not once, code=code, text=HERE[code]))
-    record_fault(f"{connection.display_name} {code}")
-    try:
+    fields = {"always": not once, "code": code, "text": HERE[code]}
+    broken = [sql.format(**fields) for sql in SET_UP[connection.vendor]]
+    with while_in_force(broken, CLEAN_UP[connection.vendor]):
         yield
         with connection.cursor() as cursor:
             cursor.execute(MET[connection.vendor])
             assert cursor.fetchone()[0], "the trigger did not run"
-    finally:
-        with connection.cursor() as cursor:
-            for sql in CLEAN_UP[connection.vendor]:
-                cursor.execute(sql)
+
+
+MISFITS = {"new column": new_column, "missing table": missing_table, "revoked": revoked_insert}
+FAULTS = {**MISFITS, **{code: partial(answering, code) for code in HERE}}
 
 
 @pytest.mark.only("mysql", "postgresql")
 @pytest.mark.faults(row=17, backend="database")
-@pytest.mark.parametrize("code", HERE)
-def test_row_17_database_refuses(sale, li, code) -> None:
-    with answering(code):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_row_17_database_refuses(sale, li, fault) -> None:
+    with FAULTS[fault]():
         told_to_come_back(sale, li)
     sold_after_all(sale, li)
 
@@ -224,3 +296,37 @@ def test_row_17_lock_store_fails(settings, sale, li, how) -> None:
         until(lambda: buy(li, sale).status_code != 503, "a purchase", BOUND)
         sold_after_all(sale, li)
         locks.close()
+
+
+@pytest.mark.only("mysql", "postgresql")
+@pytest.mark.parametrize("fault", MISFITS)
+def test_reservations_outlast_a_database_that_refuses_orders(fault, caplog) -> None:
+    sale, running = a_queued_sale(stock=40), consumer.Consumer(threading.Event())
+    queued = [ask(sale) for _ in range(30)]
+    with MISFITS[fault]():
+        for _ in range(8):  # more than any number of attempts that the order writer makes
+            running.round()
+        assert {status(one) for one in queued} == {"waiting"}
+        assert "cannot be written" in caplog.text
+        alerts.clear()
+        alerts.update_metrics()
+        assert alerts.WAITING.collect()[0].samples[0].value > 0
+    consume()
+    assert {status(one) for one in queued} == {"won"}
+    assert not RejectedReservation.objects.exists()
+    assert_sound(sale, held=30, left=10)
+
+
+@pytest.mark.only("mysql", "postgresql")
+def test_entry_that_fails_alone_is_rejected_and_delays_no_other() -> None:
+    """One order violates a constraint that this code does not know; the others fit it."""
+    sale = a_queued_sale(stock=200, limit=10)
+    queued = [ask(sale, quantity=9 if number == 37 else 1) for number in range(100)]
+    execute("ALTER TABLE shop_order ADD CONSTRAINT few CHECK (quantity < 9)")
+    try:
+        consume()
+    finally:
+        execute("ALTER TABLE shop_order DROP CONSTRAINT few")
+    assert [status(one) for one in queued].count("won") == 99
+    assert status(queued[37]) == "failed"
+    assert_sound(sale, held=99, left=101)
