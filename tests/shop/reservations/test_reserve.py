@@ -2,6 +2,8 @@
 
 import secrets
 import time
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,12 +15,22 @@ from locking.backends.redis.cluster import SLOTS, slot_of
 from locking.backends.redis.connection import Connection, Disconnected
 from locking.backends.redis.pool import redis_breaker
 from shop.errors import KeyReused, NotOpen, ServiceUnavailable
-from shop.models import Order, Sale, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders.service import cancel_order
 from shop.platform.redis import TIMEOUT
 from shop.reservations import store
+from shop.reservations.reconciliation import load, reconcile
 from tests.shop.making import a_customer, buy, fresh, signed_in
-from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, redis_command, status, told
+from tests.shop.queued import (
+    a_queued_sale,
+    ask,
+    assert_sound,
+    consume,
+    keys_of,
+    redis_command,
+    status,
+    told,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
 
@@ -170,3 +182,53 @@ def test_reservation_page_is_private(shop) -> None:
     assert '<noscript><meta http-equiv="refresh"' in shop.get(own).text, "the control"
     for text in (own[9:-1][:-1] + "A", own[9:-2], own[10:-1], "x" * 22, "", own[9:31] + "ä"):
         assert shop.get(f"/reservations/{text}/").status_code == 404
+
+
+CHUNK = 50
+CUSTOMERS = 600
+"""Redis reads a smaller hash as a whole."""
+BACKLOG = 300
+
+
+@pytest.fixture
+def large_sale(monkeypatch) -> Sale:
+    """A sale with that many written orders."""
+    monkeypatch.setattr(store, "CHUNK", CHUNK)
+    sale, now = a_queued_sale(stock=2 * BACKLOG), timezone.now()
+    sold = {"sale": sale, "quantity": 1, "unit_price": Decimal(9), "status": "paid", "pay_by": now}
+    buyers = User.objects.bulk_create(User(username=f"u{number}") for number in range(CUSTOMERS))
+    Order.objects.bulk_create(Order(customer=one, key=one.username, **sold) for one in buyers)
+    CustomerQuota.objects.bulk_create(
+        CustomerQuota(customer=one, sale=sale, taken=1) for one in buyers
+    )
+    return sale
+
+
+@pytest.fixture
+def sizes(monkeypatch) -> list[int]:
+    """Return the numbers of items that each command has sent and received."""
+    seen: list[int] = []
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(wire: Connection, *sent: object) -> Any:
+            reply = real(wire, *sent)
+            parts = [*sent, *(reply if isinstance(reply, list | dict) else [])]
+            seen.append(sum(len(one) if isinstance(one, list) else 1 for one in parts))
+            return reply
+
+        return call
+
+    for name in ("command", "run"):
+        monkeypatch.setattr(Connection, name, counting(getattr(Connection, name)))
+    return seen
+
+
+def test_no_command_has_more_items_than_a_chunk(large_sale, sizes) -> None:
+    most = 6 * CHUNK  # five values of an entry, and some more
+    load(sale=large_sale)
+    assert told(large_sale, BACKLOG) == {"queued": BACKLOG}
+    reconcile(sale=large_sale, thoroughly=True)
+    assert consume() == BACKLOG
+    assert max(sizes) < most
+    redis_command("HGETALL", keys_of(large_sale).outcomes)
+    assert sizes[-1] > most, "the control"
