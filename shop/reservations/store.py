@@ -35,9 +35,6 @@ from shop.errors import ServiceUnavailable
 from shop.models import Order, Sale
 from shop.platform.redis import Address, command, run, scan_hash, scripts
 
-FILL_TIMEOUT = 15
-"""Seconds without a copied chunk or a moved entry after which others take a generation that is
-filled for lost."""
 CHUNK = 500
 """Items in one command."""
 BLOCKED = 1000
@@ -105,10 +102,10 @@ def _at(sale: Sale) -> Address:
 def reserve(*, sale: Sale, entry: Entry, limit: int | None) -> str:
     """Reserve units; return queued, replayed, key_reused, limit, sold_out or not_loaded.
 
-    Without a limit nothing is checked: this moves an entry of an older generation, and leaves
-    FILL_TIMEOUT for the next one. Then `not_loaded` means that the new generation has expired.
+    Without a limit nothing is checked: this moves an entry of an older generation. Then
+    `not_loaded` means that Redis lost the new one.
     """
-    args = *entry[1:], "" if limit is None else limit, FILL_TIMEOUT
+    args = *entry[1:], "" if limit is None else limit
     return str(run(_RESERVE, keys_of(sale), *args, at=_at(sale)))
 
 
@@ -185,10 +182,8 @@ def oldest_age(*, sale: Sale) -> float:
 
 
 def create(*, sale: Sale) -> None:
-    """Create the generation that `sale` names, to be filled: see FILL_TIMEOUT."""
-    state = keys_of(sale).state
-    command("HSET", state, "run", run_id(sale=sale), at=_at(sale))
-    command("EXPIRE", state, FILL_TIMEOUT, at=_at(sale))
+    """Create the generation that `sale` names, to be filled."""
+    command("HSET", keys_of(sale).state, "run", run_id(sale=sale), at=_at(sale))
 
 
 def close(*, sale: Sale) -> None:
@@ -221,15 +216,12 @@ def mirror(*, sale: Sale, key: str, rows: dict[str, str]) -> int:
     """Make a hash equal to rows of the database; return how many fields were wrong.
 
     In chunks, so that no command delays other clients; reservations do not change these hashes.
-    Each leaves FILL_TIMEOUT for the next one, if the generation is being filled.
     """
-    state, found = keys_of(sale).state, dict(scan_hash(key, count=CHUNK, at=_at(sale)))
+    found = dict(scan_hash(key, count=CHUNK, at=_at(sale)))
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
         command("HSET", key, *chain.from_iterable(chunk), at=_at(sale))
-        if 0 <= int(command("TTL", state, at=_at(sale))) < FILL_TIMEOUT:
-            command("EXPIRE", state, FILL_TIMEOUT, at=_at(sale))
     for names in _in_chunks(surplus):
         command("HDEL", key, *names, at=_at(sale))
     return len(wrong) + len(surplus)

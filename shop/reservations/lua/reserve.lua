@@ -5,14 +5,13 @@
 --       2 customer, 3 quantity, 4 digest of the key
 --       5 limit     units that one customer may have; 0 refuses new reservations, and '' checks
 --                   nothing: the entry comes from an older generation
---       6 seconds   for which a generation that is being filled lasts after such an entry
 -- Returns 'queued', 'replayed', 'key_reused', 'limit', 'sold_out' or 'not_loaded'
 
 local state, taken, outcomes, waiting, orders = unpack(KEYS)
 local number, customer, quantity, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 
 local stock, queued = unpack(redis.call('HMGET', state, 'stock', 'queued'))
-if limit and not stock or not limit and redis.call('EXPIRE', state, ARGV[6]) == 0 then
+if limit and not stock or not limit and redis.call('EXISTS', state) == 0 then
   return 'not_loaded'
 end
 local earlier = redis.call('HGET', waiting, number) or redis.call('HGET', outcomes, number)
