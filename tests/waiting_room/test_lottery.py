@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
-from django.utils import timezone
 
 from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
-from shop.models import Sale
-from shop.purchase import admission
 from tests.shop.races.conftest import processes
 from tests.shop.races.race_worker import RaceWorker
-from tests.waiting_room.rooms import a_room
+from tests.waiting_room.rooms import a_room, open_now
 from tools.verify_lottery import differences, draw
 from waiting_room import lottery, service, store
 from waiting_room.models import Room
@@ -33,21 +29,13 @@ def a_lottery(people: int, **sale: float) -> Room:
     return service.open_room(room=room)
 
 
-def open_sale(room: Room) -> None:
-    """Open the sale a moment ago, in the database and in this process."""
-    room.sale.opens_at = timezone.now() - timedelta(seconds=1)
-    Sale.objects.filter(pk=room.sale_id).update(opens_at=room.sale.opens_at)
-    admission.clear()
-    service.clear()
-
-
 def test_first_poll_after_the_opening_draws_and_the_record_proves_it() -> None:
     room = a_lottery(30)
     before = record_of(room=room)
     assert (before["seed"], before["root"], before["list"]) == (None, None, None)
     assert status_of(sale=room.sale).state == "before"
     assert place_of(sale=room.sale, customer_id=1).position is None
-    open_sale(room)
+    open_now(room.sale)
     assert status_of(sale=room.sale).state in ("shuffling", "open")
     late = join(sale=room.sale, customer_id=31)
     until(lambda: place_of(sale=room.sale, customer_id=1).position is not None, "the draw")
@@ -66,7 +54,7 @@ def test_draw_without_a_free_thread_is_repeated(monkeypatch) -> None:
     room = a_lottery(3)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no thread")))
-        open_sale(room)
+        open_now(room.sale)
         assert status_of(sale=room.sale).state == "shuffling"
     service.clear()
     until(lambda: status_of(sale=room.sale).state == "open", "the draw")
@@ -75,7 +63,7 @@ def test_draw_without_a_free_thread_is_repeated(monkeypatch) -> None:
 def test_seed_is_secret_until_the_order_is_in_force(monkeypatch) -> None:
     room = a_lottery(3)
     monkeypatch.setattr(lottery, "start", lambda **_: None)
-    open_sale(room)
+    open_now(room.sale)
     record = record_of(room=room)
     assert (record["seed"], len(record["list"])) == (None, 3)
     assert status_of(sale=room.sale).state == "shuffling"
@@ -88,7 +76,7 @@ def test_seed_is_secret_until_the_order_is_in_force(monkeypatch) -> None:
 
 def test_empty_lottery_admits_those_who_come_later() -> None:
     room = a_lottery(0)
-    open_sale(room)
+    open_now(room.sale)
     until(lambda: status_of(sale=room.sale).state == "open", "the draw of nothing")
     assert join(sale=room.sale, customer_id=1).position == 1
     until(lambda: place_of(sale=room.sale, customer_id=1).admitted, "admission")
@@ -98,7 +86,7 @@ def test_empty_lottery_admits_those_who_come_later() -> None:
 def drawing(processes) -> tuple[Room, RaceWorker]:
     """A lottery of 50 and another process, which is about to put the order in force."""
     room = a_lottery(50)
-    open_sale(room)
+    open_now(room.sale)
     store.visit(room=room, sale=room.sale)
     (worker,) = processes(1)
     worker.run_until("room.root_fixed", {"do": "draw", "room": room.pk, "cutoff": 50})
@@ -126,7 +114,7 @@ def test_draw_of_a_killed_process_is_repeated_by_another(drawing) -> None:
 def test_lottery_is_not_drawn_again_with_another_list() -> None:
     """The seed may be public by then: who chooses the list would choose the positions."""
     room = a_lottery(5)
-    open_sale(room)
+    open_now(room.sale)
     store.visit(room=room, sale=room.sale)
     Room.objects.update(root="0" * 64)
     with pytest.raises(ServiceUnavailable):

@@ -1,10 +1,6 @@
 """Each message is derived from the shop's rows, in the customer's language, and sent once."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +27,7 @@ from tests.shop.admin_pages import times
 from tests.shop.mail.inbox import Inbox, parts
 from tests.shop.making import ADDRESS, a_sale, signed_in
 from tests.shop.purchases import armed_once, buy
+from tests.shop.races.race_worker import RaceWorker
 
 pytestmark = pytest.mark.stores
 
@@ -250,29 +247,18 @@ def test_message_without_a_reply_is_not_sent_again(inbox: Inbox, li: User, caplo
     assert "may have been sent" in caplog.text
 
 
-KILLED = """
-import os, signal, sys
-import django
-django.setup()
-from locking.failpoints import arm
-from shop.mail.service import send_mail
-arm(sys.argv[1], lambda: os.kill(os.getpid(), signal.SIGKILL))
-send_mail()
-"""
-
-
 @pytest.mark.parametrize(
     ("point", "state", "sent_by_next"),
     [("mail.claim", State.WAITING, 1), ("mail.accepted", State.SENDING, 0)],
 )
 def test_killed_worker_sends_no_message_twice(
-    inbox: Inbox, li: User, database_url: str, point: str, state: str, sent_by_next: int
+    inbox: Inbox, li: User, database_url: str, monkeypatch, point, state, sent_by_next
 ) -> None:
     pay(li)
-    urls = {"DATABASE_URL": database_url, "EMAIL_URL": f"smtp://127.0.0.1:{inbox.port}"}
-    command = [sys.executable, "-c", KILLED, point]
-    done = subprocess.run(command, env={**os.environ, **urls}, check=False, timeout=300)
-    assert done.returncode == -signal.SIGKILL
+    monkeypatch.setenv("EMAIL_URL", f"smtp://127.0.0.1:{inbox.port}")
+    with RaceWorker(database_url) as worker:
+        worker.run_until(point, {"do": "send_mail"})
+        worker.kill()
     assert Message.objects.get().state == state
     assert send_mail() == sent_by_next
     assert len(inbox.received) == 1
