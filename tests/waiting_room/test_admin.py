@@ -12,13 +12,11 @@ from inventory.models import Product
 from shop.models import User
 from shop.purchase import admission
 from tests.shop.admin_pages import fields_of
-from tests.shop.conftest import amy, in_force
 from tests.shop.making import a_customer, a_sale, signed_in
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
 from waiting_room.models import Room
 
-__all__ = ["amy", "in_force"]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 LIST = "/admin/waiting_room/room/"
 CHINESE = {"accept-language": "zh-hans"}

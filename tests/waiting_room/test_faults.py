@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -21,14 +20,6 @@ from waiting_room import service, store
 from waiting_room.service import join, place_of, record_of, reset, status_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
-
-
-@pytest.fixture
-def redis(settings) -> Iterator[Redis]:
-    """A private Redis with an append-only file, as in production."""
-    with Redis(config=["--appendonly", "yes", "--appendfsync", "everysec"]) as server:
-        settings.REDIS_URL = server.url
-        yield server
 
 
 def test_concurrent_joins_get_each_position_once() -> None:

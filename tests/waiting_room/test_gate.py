@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from devservers import Redis
 from devservers.faults.waiting import until
 from locking import single_flight
 from locking.testing.calls import within
 from shop.models import Order, Sale, User
 from shop.purchase import admission
 from tests.fault_rows import record_outcome
-from tests.shop.conftest import in_force
 from tests.shop.making import a_sale, signed_in
 from tests.shop.web.wsgi_browser import Browser, alone, li
 from tests.waiting_room.rooms import a_room, open_now
@@ -21,18 +17,13 @@ from waiting_room import gate, service
 from waiting_room.models import Room
 from waiting_room.service import join, place_of
 
-__all__ = ["alone", "in_force", "li"]
+__all__ = ["alone", "li"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ENTRIES = pytest.mark.parametrize("entry", ["token", "session"])
 gate_state = gate.RoomGate().state
 BOUND = 30.0
 """Seconds, on a loaded machine, within which a customer must have a response."""
-
-
-@pytest.fixture(autouse=True)
-def _patient(settings) -> None:
-    settings.HARD_DEADLINE = 60.0  # a purchase succeeds, however slow this machine is
 
 
 def send(browser: Browser, sale: Sale, entry: str, key: str = "k"):
@@ -46,14 +37,6 @@ def admitted(room: Room, customer_id: int) -> None:
     """Join, and wait for the turn."""
     join(sale=room.sale, customer_id=customer_id)
     until(lambda: place_of(sale=room.sale, customer_id=customer_id).admitted, "the turn")
-
-
-@pytest.fixture
-def private_redis(settings) -> Iterator[Redis]:
-    """The Redis of rooms, which the test may destroy; the cache is on another one."""
-    with Redis(config=["--appendonly", "yes"]) as server:
-        settings.REDIS_URL = server.url
-        yield server
 
 
 @pytest.mark.parametrize(("entry", "fulfilment"), [("token", "direct"), ("session", "queued")])
@@ -127,12 +110,12 @@ def test_sale_page_knows_the_state_of_the_room(li) -> None:
 
 @pytest.mark.parametrize(("entry", "fault"), [("token", "kill"), ("session", "pause")])
 @pytest.mark.faults(row="R")
-def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) -> None:
+def test_room_stays_closed_while_redis_is_down(li, redis, entry, fault) -> None:
     """503 in bounded time; a customer whom this process has seen admitted may still buy."""
     room = a_room(inlet=6000)
     admitted(room, li.user.pk)
     assert gate_state(sale=room.sale, customer_id=li.user.pk).state == "turn"
-    getattr(private_redis, fault)()
+    getattr(redis, fault)()
     try:
         other = Browser()
         with within(BOUND):
@@ -147,15 +130,15 @@ def test_room_stays_closed_while_redis_is_down(li, private_redis, entry, fault) 
         assert (again.status, again.body) == (bought.status, bought.body) == (201, bought.body)
         assert Order.objects.count() == 1
     finally:
-        private_redis.resume() if fault == "pause" else private_redis.start()
+        redis.resume() if fault == "pause" else redis.start()
     until(lambda: send(other, room.sale, entry).status == 409, "the room to respond")
 
 
 @pytest.mark.faults(row="R")
-def test_purchases_without_a_gate_ignore_the_room(li, private_redis, monkeypatch) -> None:
+def test_purchases_without_a_gate_ignore_the_room(li, redis, monkeypatch) -> None:
     """The control: without the gate the same request buys."""
     room = a_room()
-    private_redis.kill()
+    redis.kill()
     assert send(li, room.sale, "token").status == 503
     monkeypatch.setattr("shop.purchase.admission.gates", [])
     assert send(li, room.sale, "token").status == 201

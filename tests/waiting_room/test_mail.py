@@ -16,13 +16,7 @@ from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import lottery, service, store
 from waiting_room.models import Room
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch) -> None:
-    monkeypatch.setattr(service, "STATUS_MAX_AGE", 0)
-    monkeypatch.setattr(admission, "MAX_AGE", 0)
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("impatient")]
 
 
 def a_person(number: int) -> User:

@@ -20,19 +20,12 @@ from waiting_room import service, store, tasks
 from waiting_room.models import Room
 from waiting_room.service import join, pause, place_of, reset, resume, set_inlet
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("impatient")]
 
 
 @pytest.fixture
 def staff() -> User:
     return User.objects.create_superuser("amy")
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch) -> None:
-    """Read the state for every call: a test changes it and looks again."""
-    monkeypatch.setattr(service, "STATUS_MAX_AGE", 0)
-    monkeypatch.setattr(admission, "MAX_AGE", 0)
 
 
 def status(room: Room) -> service.RoomStatus:

@@ -12,20 +12,12 @@ from devservers import Redis
 from devservers.faults.waiting import until
 from shop.models import Order, Sale
 from shop.purchase import admission
-from tests.shop.conftest import in_force
 from tests.shop.making import a_customer, a_sale, buy, signed_in
 from tests.waiting_room.rooms import a_room, open_now
 from waiting_room import service, store, views
 
-__all__ = ["in_force"]
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 JSON = {"accept": "application/json"}
-
-
-@pytest.fixture(autouse=True)
-def _clean(in_force: None, settings) -> None:
-    settings.HARD_DEADLINE = 60.0  # a purchase succeeds, however slow this machine is
-    views.clear()
 
 
 def url(sale: Sale, part: str = "") -> str:
