@@ -1,5 +1,6 @@
 """The Django application `waiting_room`."""
 
+import re
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
@@ -22,12 +23,18 @@ class WaitingRoomConfig(AppConfig):
     verbose_name = _("Waiting rooms")
 
     def ready(self) -> None:
-        """Make the purchase ask for admission; forget the rooms of this process after a change."""
+        """Make the purchase ask for admission, and one response serve all who poll.
+
+        Forget the rooms of this process after a change.
+        """
+        from shop.platform.shared_pages import SharedPage, shared_pages
         from shop.purchase.admission import gates
         from waiting_room import gate, mail, service
         from waiting_room.models import Room
 
         gates.append(gate.RoomGate())
+        polled = r"/sales/[-\w]+/room/(status|record|positions-[0-9a-f]{2})\.json"
+        shared_pages.append(SharedPage(re.compile(polled, re.ASCII), is_for_all=True))
         mail.connect_messages()
         post_save.connect(service.clear, sender=Room)
         post_delete.connect(service.clear, sender=Room)

@@ -107,7 +107,7 @@ class SharedPageMiddleware:
         own.append(response)
         if response.status_code != 200 or response.cookies or response.streaming:
             raise NotShared
-        response.headers["X-Accel-Expires"] = "1"  # nginx may keep it, too
+        response.headers.setdefault("X-Accel-Expires", "1")  # nginx may keep it, too
         return Rendered(response.content, list(response.headers.items()))
 
 

@@ -255,8 +255,6 @@ def install_waiting_room() -> None:
     """Add the application that lets staff put a waiting room in front of a sale, once."""
     if "waiting_room" not in INSTALLED_APPS:
         INSTALLED_APPS.insert(0, "waiting_room")
-        first = MIDDLEWARE.index("django.middleware.security.SecurityMiddleware")
-        MIDDLEWARE.insert(first, "waiting_room.middleware.room_middleware")
         CELERY_BEAT_SCHEDULE["admit"] = {"task": "waiting_room.tasks.admit", "schedule": 5.0}
 
 
