@@ -57,7 +57,8 @@ class RoomGate:
         if is_known and (is_told or not is_buying):
             return seen
         try:
-            place = service.place_of(sale=sale, customer_id=customer_id, is_buying=is_buying)
+            verb = "buy" if is_buying else ""
+            place = service.place_of(sale=sale, customer_id=customer_id, verb=verb)
         except ServiceUnavailable:
             if is_known:
                 return seen

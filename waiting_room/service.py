@@ -123,21 +123,17 @@ def join(*, sale: Sale, customer_id: int) -> Place:
     Raise NotFound if the sale has no room, NotOpen after the end of the sale, and
     ServiceUnavailable if nothing is known of the place: joining again is safe.
     """
-    place = _place(sale, customer_id, "join")
+    place = place_of(sale=sale, customer_id=customer_id, verb="join")
     if place is None:
         raise NotOpen
     return place
 
 
-def place_of(*, sale: Sale, customer_id: int, is_buying: bool = False) -> Place | None:
+def place_of(*, sale: Sale, customer_id: int, verb: str = "") -> Place | None:
     """Return the customer's place, None without one. Raise NotFound or ServiceUnavailable.
 
-    The unit of a customer who `is_buying` is offered to no one else.
+    With "buy", the unit of the customer is offered to no one else.
     """
-    return _place(sale, customer_id, "buy" if is_buying else "")
-
-
-def _place(sale: Sale, customer_id: int, verb: str) -> Place | None:
     room = existing_room(sale=sale)
     seen = _visit(room, sale, customer_id=customer_id, verb=verb)
     if seen.number is None:
