@@ -51,7 +51,7 @@ LAYERS = {
         lottery
         service
         gate views mail
-        admin middleware urls tasks
+        admin urls tasks
         apps
     """,
     "loadtest": """
