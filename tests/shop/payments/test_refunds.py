@@ -39,10 +39,19 @@ def count(sale: Sale) -> tuple[int, int]:
     return audit.available, audit.sold
 
 
+def ship(order: Order) -> None:
+    save_address(order=order, lines=ADDRESS)
+    mark_shipped(sale=order.sale, printed={order.pk: 1})
+
+
+def end(order: Order) -> None:
+    Sale.objects.update(closes_at=timezone.now())
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_refund_returns_money_and_units_once(sale, order, li, has_ended) -> None:
     if has_ended:
-        Sale.objects.update(closes_at=timezone.now())
+        end(order)
     refund_order(order=order)
     assert (order.status, count(sale)) == ("refunded", (5, 0))
     assert Payment.objects.get().status == "refunding"
@@ -58,10 +67,9 @@ def test_refund_returns_money_and_units_once(sale, order, li, has_ended) -> None
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_units_of_a_shipped_order_are_not_sold_again(sale, order, has_ended) -> None:
-    save_address(order=order, lines=ADDRESS)
-    assert mark_shipped(sale=sale, printed={order.pk: 1}) == 1
+    ship(order)
     if has_ended:
-        Sale.objects.update(closes_at=timezone.now())
+        end(order)
     staff = staff_with("view_order", "change_order")
     form = {"action": "refund", "_selected_action": order.pk, "confirm": order.number}
     asked = staff.post("/admin/shop/order/", {**form, "confirm": "x"}, follow=True).text
@@ -77,8 +85,7 @@ def test_units_of_a_shipped_order_are_not_sold_again(sale, order, has_ended) -> 
 
 
 def test_sale_that_got_a_later_end_meanwhile_keeps_a_shipped_order(sale, order) -> None:
-    save_address(order=order, lines=ADDRESS)
-    assert mark_shipped(sale=sale, printed={order.pk: 1}) == 1
+    ship(order)
     order.sale.closes_at = timezone.now()  # as another request read it before
     with pytest.raises(UnitsShipped):
         refund_order(order=order)
@@ -120,15 +127,6 @@ def test_concurrent_refunds_return_the_units_once(sale, order) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(refund, range(4))) == [False, False, False, True]
     assert count(sale) == (5, 0)
-
-
-def ship(order: Order) -> None:
-    save_address(order=order, lines=ADDRESS)
-    mark_shipped(sale=order.sale, printed={order.pk: 1})
-
-
-def end(order: Order) -> None:
-    Sale.objects.update(closes_at=timezone.now())
 
 
 KEPT = {
