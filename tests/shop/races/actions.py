@@ -23,7 +23,7 @@ from shop.mail import service as mail
 from shop.models import Order, Sale, User
 from shop.orders import service as orders
 from shop.purchase.place_order import place_order
-from shop.reservations import consumer, reconciliation
+from shop.reservations import consumer
 from shop.reservations.reserve import reserve as reserve_units
 from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import fresh
@@ -76,13 +76,6 @@ def reserve_all(*, sale: int, forms: list[tuple[int, str]]) -> dict[str, Any]:
             waiting.append(form)
             time.sleep(0.01)
     return {"numbers": sorted(numbers), "refused": refused}
-
-
-def reserve_replacing_any(*, sale: int, customer: int, key: str) -> dict[str, Any]:
-    """Load without a look at the generation that is replaced (the control)."""
-    with patch.object(reconciliation, "Sale") as model:
-        model.objects.filter = lambda pk, generation: Sale.objects.filter(pk=pk)
-        return reserve(sale=sale, customer=customer, key=key)
 
 
 def consume() -> dict[str, Any]:

@@ -150,16 +150,3 @@ def test_reconciliation_during_purchases_counts_once(processes) -> None:
     until(lambda: Order.objects.filter(sale=sale).count() == 100, "all orders")
     consumer.finish()
     assert_sound(sale, held=100, left=100)
-
-
-@pytest.mark.parametrize(("action", "kept"), [("reserve", 2), ("reserve_replacing_any", 1)])
-def test_generation_that_another_process_has_loaded_is_kept(action, kept, processes) -> None:
-    """No lock keeps two from loading the same sale. The control replaces any generation."""
-    put_in_force("none")
-    sale = a_sale(stock=5, fulfilment=Sale.Fulfilment.QUEUED)
-    late, other = processes(2)
-    late.run_until("queued.filled", {**a_form(sale), "do": action})
-    other.start(a_form(sale))
-    told = other.results() + late.finish()
-    assert outcomes(*told) == {"order": 2}
-    assert store.backlog(sale=fresh(sale)) == kept
