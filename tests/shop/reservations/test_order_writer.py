@@ -23,8 +23,6 @@ from tests.shop.queued import (
     ask,
     assert_sound,
     consume,
-    keys_of,
-    redis_command,
     status,
     told,
 )
@@ -82,16 +80,6 @@ def test_reservation_under_a_raised_limit_is_written(monkeypatch) -> None:
     assert running.round() == 2
     assert [status(one) for one in (first, second, third)] == ["won"] * 3
     assert_sound(sale, held=6, left=4)
-
-
-def test_excess_reservations_are_rejected_as_sold_out(shop) -> None:
-    sale = a_queued_sale(stock=2)
-    load(sale=sale)
-    redis_command("HINCRBY", keys_of(sale).state, "stock", 2)
-    queued = [ask(sale, User.objects.get()), *(ask(sale) for _ in range(3))]
-    consume()
-    assert [status(one) for one in queued] == ["won", "won", "sold_out", "sold_out"]
-    assert_sound(sale, held=2, left=0)
 
 
 @EVERY
