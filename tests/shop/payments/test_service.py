@@ -13,8 +13,7 @@ from django.utils import timezone
 
 from inventory.statements import Statement
 from inventory.stock import commit
-from loadtest.web import gateway
-from loadtest.web.gateway import receive
+from loadtest.web.gateway import report_outcome
 from locking.failpoints import armed
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, User
@@ -52,8 +51,8 @@ def page_of(payment: Payment) -> str:
 
 
 def told(payment: Payment, approved: bool = True) -> str:
-    """Return the payment's status after the callbacks."""
-    return receive(*gateway.callback(payment=payment, approved=approved)).status
+    """Return the payment's status after the report."""
+    return report_outcome(payment=payment, approved=approved).status
 
 
 def told_in_threads(all_: list[Payment], meet: Callable[[], object]) -> list[str]:
@@ -179,30 +178,6 @@ def test_two_concurrent_approvals_pay_once(order, monkeypatch, guarded):
     ends = told_in_threads(tries, meet)
     assert status(order) == "paid"
     assert ends == ["approved", "refunding" if guarded else "approved"]
-
-
-def call_back(client: Client, body: bytes, signature: str):
-    headers = {"X-Gateway-Signature": signature}
-    path = "/payments/webhook/"
-    return client.post(path, body, content_type="application/json", headers=headers)
-
-
-def test_callback_needs_a_signature_and_no_session(order):
-    payment = start_payment(order=order)
-    body, signature = gateway.callback(payment=payment, approved=True)
-    declined, _ = gateway.callback(payment=payment, approved=False)
-    unknown = body.replace(b"paid", b"yes")
-    for sent, sign, code in (
-        (declined, signature, 403),
-        (body, "ü" * 64, 403),
-        (unknown, gateway._sign(unknown), 400),
-        (b"[1]", gateway._sign(b"[1]"), 400),
-    ):
-        assert call_back(Client(), sent, sign).status_code == code
-        assert (Payment.objects.get().status, status(order)) == ("started", "pending")
-    for _ in range(2):
-        reply = call_back(Client(enforce_csrf_checks=True), body, signature)
-        assert (reply.status_code, reply.json()["status"]) == (200, "approved")
 
 
 def test_payment_of_another_customer_is_not_found(order):
