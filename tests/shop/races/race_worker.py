@@ -102,17 +102,12 @@ def outcomes(*results: dict[str, Any]) -> Counter[str]:
     return Counter(result.get("error", "order") for result in results)
 
 
-def together(*workers: RaceWorker) -> None:
-    """Start the prepared calls of all workers."""
-    for worker in workers:
-        worker.go()
-
-
 def at_once(workers: list[RaceWorker], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Start the calls together, spread over the workers; return their results."""
     for place, worker in enumerate(workers):
         worker.prepare(*calls[place :: len(workers)])
-    together(*workers)
+    for worker in workers:
+        worker.go()
     return [result for worker in workers for result in worker.results()]
 
 

@@ -13,7 +13,7 @@ from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order
 from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
 from tests.shop.purchases import buy
-from tests.shop.races.race_worker import RaceWorker, at_once, form_of, together
+from tests.shop.races.race_worker import RaceWorker, at_once, form_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 SENDS = 20
@@ -150,7 +150,8 @@ def test_concurrent_pay_cancel_and_expiry_end_in_one_state(processes, backend) -
     payer.prepare(*({"do": "pay", "order": number} for number in numbers))
     canceller.prepare(*({"do": "cancel", "order": number} for number in numbers))
     sweeper.prepare(*({"do": "expire"} for _ in range(4)))
-    together(*all_three)
+    for process in all_three:
+        process.go()
     told = {process: process.results() for process in all_three}
     swept = sum(answer["ok"] for answer in told[sweeper] + sweeper.run({"do": "expire"}))
     states = dict(Order.objects.values_list("number", "status"))
