@@ -308,7 +308,6 @@ def test_reservations_outlast_a_database_that_refuses_orders(fault, caplog) -> N
             running.round()
         assert {status(one) for one in queued} == {"waiting"}
         assert "cannot be written" in caplog.text
-        alerts.clear()
         alerts.update_metrics()
         assert alerts.WAITING.collect()[0].samples[0].value > 0
     consume()
