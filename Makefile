@@ -1,5 +1,5 @@
 # `make` alone lists the targets.
-.PHONY: help demo stack containers check test test-library matrix faults verify lint audit peers lock clean
+.PHONY: help demo containers check test test-library matrix faults verify lint audit peers lock clean
 .DEFAULT_GOAL := help
 
 SETUP := sh tools/python.sh
@@ -18,10 +18,6 @@ help: ## list these targets
 
 demo: ## serve the shop with embedded stores, a worker, a consumer and beat; PORT=8000, REDLOCK=1 adds five masters
 	@exec $(SETUP) tools/setup.py demo tools/demo.py
-
-stack: ## run docker-compose.yml as local processes: all stores, nginx, two webs, workers, consumers and beats
-	@$(SETUP) --install tools/setup.py test
-	@exec $(BIN)/python tools/stack.py
 
 containers: ## run docker-compose.yml in podman, as root on Debian, with images made of Debian's packages; PORT=8000
 	@$(SETUP) --install tools/setup.py test

@@ -13,16 +13,12 @@ class Nginx(Server):
     """nginx with deploy/nginx.conf, with other addresses and directories.
 
     `web`: HOST:PORT of the shop; `resolver`: the name server that it asks if HOST is a name.
-    `port`: listen there instead of on the port of its own. `processes`: those of the shop, which
-    limit the sign-ins.
+    `processes`: those of the shop, which limit the sign-ins.
     """
 
-    def __init__(
-        self, *, web: str, resolver: str = HOST, port: int | None = None, processes: int = 4
-    ) -> None:
+    def __init__(self, *, web: str, resolver: str = HOST, processes: int = 4) -> None:
         super().__init__()
-        self.web, self.resolver, self.port = web, resolver, port or self.port
-        self.processes = processes
+        self.web, self.resolver, self.processes = web, resolver, processes
 
     @property
     def url(self) -> str:

@@ -20,7 +20,7 @@ import pytest
 
 from devservers import HOST, Nginx, reserve_port
 from devservers.faults.waiting import until
-from tools.stack import Names
+from tests.devservers.stack import Names
 
 STATUS = "sales/backpack/room/status.json"
 REQUESTS = 600
@@ -331,10 +331,7 @@ def test_web_that_takes_no_connection_is_passed_over(upstream: str) -> None:
             caller.setblocking(False)
             caller.connect_ex(gone.getsockname())
         names = stack.enter_context(Names(lambda _: ["127.0.0.2", HOST]))
-        threading.Thread(target=names.serve_forever, args=(0.05,), daemon=True).start()
-        stack.callback(names.shutdown)
-        resolver = f"{HOST}:{names.server_address[1]}"
-        nginx = stack.enter_context(Nginx(web=f"web:{port}", resolver=resolver))
+        nginx = stack.enter_context(Nginx(web=f"web:{port}", resolver=names.url))
         with ThreadPoolExecutor(16) as pool:
             forms = [None, b"a form"] * 8
             codes = [*pool.map(lambda form: get(f"{nginx.url}orders/", form)[0], forms)]

@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from email.message import Message
-from pathlib import Path
 from select import select
 from typing import Any
 from urllib.parse import urlencode
@@ -21,13 +20,10 @@ from urllib.parse import urlencode
 import pytest
 from redis import Redis
 
-from devservers import reserve_port
 from devservers.faults.waiting import until
 from devservers.programs import required
-from tools.stack import Stack, passes
+from tests.devservers.stack import PATIENCE, ROOT, Part, Stack, passes
 
-ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 120.0
 # What a buyer may be told in a restart; no other 5xx.
 HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "store_down", "too_many"}
 
@@ -36,8 +32,6 @@ HARMLESS = {"won", "sold_out", "503", "busy", "crowded", "store_down", "too_many
 def stack() -> Iterator[Stack]:
     required("nginx")  # rather than after all the stores have started
     with Stack() as stack:
-        stack.up()
-        stack.wait_healthy(seconds=PATIENCE)
         yield stack
 
 
@@ -74,94 +68,21 @@ def sql(stack: Stack, statement: str, *values: str) -> tuple[tuple[Any, ...], ..
         return tuple(cursor.fetchall())
 
 
-def refused(port: str) -> str:
-    command = [sys.executable, "tools/stack.py"]
-    env = {**os.environ, "PORT": port}
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, check=False
-    )
-    assert done.returncode == 1
-    return done.stderr
-
-
-def test_what_is_no_port_is_refused() -> None:
-    assert refused("web") == "\nPORT=web is not a port: it is a number from 1 to 65535.\n"
-
-
-def test_port_of_another_program_is_named_before_anything_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        assert refused(str(port)).startswith(
-            f"\nPort {port} cannot be used (Address already in use)"
-        )
-
-
-def test_signal_ends_the_start(tmp_path: Path) -> None:
-    """With SIGTERM, the data stayed in the temporary directory."""
-    port, mark = reserve_port()
-    with mark:
-        stack = subprocess.Popen(
-            [sys.executable, "tools/stack.py"],
-            cwd=ROOT,
-            env={**os.environ, "PORT": str(port), "TMPDIR": str(tmp_path)},
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        with stack:
-            until(lambda: list(tmp_path.glob("seckill-mariadb-*/data")), "a store", PATIENCE)
-            stack.terminate()
-            try:
-                said, _ = stack.communicate(timeout=PATIENCE)
-            finally:
-                stack.kill()
-    assert "healthy" not in said
-    assert stack.returncode == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_script_of_manage_py_finds_a_project_with_a_space_in_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project, stack = tmp_path / "my shop", Stack()
-    project.mkdir()
-    (project / "manage.py").write_text("print('managed')")
-    monkeypatch.setattr("tools.stack.ROOT", project)
-    stack.folder = tmp_path
-    env = {"PATH": str(Path(sys.executable).parent), "PROMETHEUS_MULTIPROC_DIR": ""}
-    stack.commands["web-1"] = [], env
-    stack.close()
-    done = subprocess.run(["/bin/sh", stack.write_manage()], stdout=subprocess.PIPE, check=True)
-    assert done.stdout == b"managed\n"
-
-
-def test_health_check_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Docker; on a busy machine the start ended with a traceback."""
-    monkeypatch.setattr("tools.stack.CHECK_SECONDS", 2.0)
-    assert not passes(["sleep", "60"], dict(os.environ))
-    assert passes(["true"], dict(os.environ))
-
-
 def test_every_health_check_of_the_file_passes(stack: Stack) -> None:
-    """Each as written in it; a part that has ended fails its own."""
-    names = {name for name, *_ in stack.checks()}
+    """Each as written in it, after its part has started."""
     kinds = ("web", "worker", "consumer", "beat")
-    assert names == {f"{kind}-{number}" for kind in kinds for number in (1, 2)} | {"proxy"}
-    assert all(part.process.poll() is None for part in stack.parts.values())
+    assert stack.parts.keys() == {f"{kind}-{number}" for kind in kinds for number in (1, 2)}
+    assert all(part.is_running for part in stack.parts.values())
+    inner, outer = "127.0.0.1:8080", f"127.0.0.1:{stack.nginx.port}"
+    command = [word.replace(inner, outer) for word in stack.check("proxy")]
+    assert passes(command, dict(os.environ))
 
 
 def test_all_locks_are_to_be_had(stack: Stack) -> None:
     code = "from locking import locks; [locks[name].probe() for name in locks]; print(*locks)"
-    done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "-c", code],
-        cwd=ROOT,
-        env=stack.commands["web-1"][1],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = stack.parts["web-1"].run("python", "manage.py", "shell", "-c", code)
     known = {"none", "process", "database", "redis", "mysql_session", "redlock", "zookeeper"}
-    assert set(done.stdout.split()) >= known
+    assert set(said.split()) >= known
 
 
 def test_metrics_are_served_inside_only(stack: Stack) -> None:
@@ -171,18 +92,18 @@ def test_metrics_are_served_inside_only(stack: Stack) -> None:
         ("consumer-1", "shop_oldest_reservation_seconds"),  # it acquires no lock before an order
     ):
         deadline = time.monotonic() + PATIENCE
-        while of not in (page := get(f"http://{stack.addresses[name]}/metrics")[2]):
+        while of not in (page := get(f"http://{stack.parts[name].url}/metrics")[2]):
             assert time.monotonic() < deadline, page
             time.sleep(0.5)
     for path in ("metrics", "readyz"):
-        assert get(stack.url + path)[0] == 404
+        assert get(stack.nginx.url + path)[0] == 404
 
 
 def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
     """A name is locked for an address: it stays locked for every header value."""
 
     def sign_in(address: str) -> int:
-        page = f"{stack.url}accounts/sign-in/"
+        page = f"{stack.nginx.url}accounts/sign-in/"
         _, headers, text = get(page)
         secret = text.split('name="csrfmiddlewaretoken" value="')[1].split('"')[0]
         cookie = headers["Set-Cookie"].split(";")[0]
@@ -193,21 +114,20 @@ def test_a_forged_address_moves_no_limit(stack: Stack) -> None:
     assert told == [400] * 10 + [429]
 
 
-def restart(stack: Stack, *names: str) -> list[int]:
+def restart(*parts: Part) -> list[int]:
     """Stop parts with SIGTERM and start them again; return their exit codes."""
-    processes = [stack.parts[name].process for name in names]
-    for process in processes:
-        process.terminate()
-    codes = [process.wait(PATIENCE) for process in processes]
-    for name in names:
-        stack.start(name)
+    for part in parts:
+        part.request_stop()
+    codes = [part.exit_code() for part in parts]
+    for part in parts:
+        part.launch()
     return codes
 
 
-def renew_passwords(stack: Stack, *names: str) -> None:
+def renew_passwords(stack: Stack, *parts: Part) -> None:
     """Let the stores accept a second password, as docs/how-to/rotate-the-secrets.md says.
 
-    The parts of these names use it from their next start on.
+    These parts use it from their next start on.
     """
     database, servers = (stack.variables[f"{store}_PASSWORD"] for store in ("MYSQL", "REDIS"))
     way = "mysql_native_password USING PASSWORD(%s)"
@@ -215,7 +135,7 @@ def renew_passwords(stack: Stack, *names: str) -> None:
     for name in [name for name in stack.addresses if name.endswith(":6379")]:
         with Redis.from_url(f"redis://:{servers}@{stack.addresses[name]}") as client:
             client.execute_command("ACL", "SETUSER", "default", f">{servers}2")
-    for _, env in (stack.commands[name] for name in names):
+    for env in (part.env for part in parts):
         for variable, value in env.items():
             for old in (database, servers):
                 env[variable] = re.sub(rf"\b{old}\b", f"{old}2", env[variable])
@@ -264,8 +184,8 @@ def said_to(address: str, request: bytes) -> bytes:
 @pytest.mark.parametrize("door", ["gunicorn", "nginx"])
 def test_malformed_requests_are_refused(stack: Stack, door: str) -> None:
     """400, 413 and their kin, or a closed connection; and whoever comes next is served."""
-    address = stack.addresses["web-1"] if door == "gunicorn" else f"127.0.0.1:{stack.port}"
-    _, _, page = get(stack.url)
+    address = stack.parts["web-1"].url if door == "gunicorn" else f"127.0.0.1:{stack.nginx.port}"
+    _, _, page = get(stack.nginx.url)
     sale = page.split('href="/sales/')[1].split("/")[0]
     path = f"/sales/{sale}/buy/".encode()
     before = orders(stack)
@@ -284,10 +204,10 @@ def test_half_requests_stop_nobody(stack: Stack) -> None:
     with ExitStack() as open_:
         wires = []
         for half in halves * 100:
-            address = ("127.0.0.1", stack.port)
+            address = ("127.0.0.1", stack.nginx.port)
             wires.append(open_.enter_context(socket.create_connection(address, PATIENCE)))
             wires[-1].sendall(half)
-        assert get(stack.url)[0] == 200
+        assert get(stack.nginx.url)[0] == 200
         assert select(wires[-2:], [], [], 0) == ([], [], []), "it was served when they had gone"
         for wire in wires:
             assert b" 200 " not in wire.recv(4096)
@@ -304,12 +224,13 @@ def test_a_rolling_restart_loses_nothing(
 
     Those that got TERM use new passwords of the stores afterwards.
     """
+    web, other = stack.of("web")
     asked = [f"--attempts={attempts}", f"--stock={stock}", f"--buyers={stock + 100}"]
     asked += ["--processes=1", "--connections=8", *["--queued"] * (fulfilment == "queued")]
     with subprocess.Popen(
-        [sys.executable, "manage.py", "lab", "http", "--url", stack.url, "--json", *asked],
+        [sys.executable, "manage.py", "lab", "http", "--url", stack.nginx.url, "--json", *asked],
         cwd=ROOT,
-        env=stack.commands["web-1"][1] | {"DJANGO_SETTINGS_MODULE": "shop.settings.lab"},
+        env=web.env | {"DJANGO_SETTINGS_MODULE": "shop.settings.lab"},
         stdout=subprocess.PIPE,
         text=True,
     ) as rush:
@@ -319,14 +240,16 @@ def test_a_rolling_restart_loses_nothing(
                 assert rush.poll() is None
                 assert time.monotonic() < deadline, "nobody buys"
                 time.sleep(0.05)
-            stack.parts["web-1"].process.send_signal(signal.SIGHUP)
-            both = ["worker-1", "consumer-1"] if fulfilment == "queued" else []
-            renew_passwords(stack, "web-2", *both)
-            codes = restart(stack, "web-2", *both)
+            os.kill(web.pid, signal.SIGHUP)
+            writers = [stack.parts[name] for name in ("worker-1", "consumer-1")]
+            restarted = [other, *(writers if fulfilment == "queued" else [])]
+            renew_passwords(stack, *restarted)
+            codes = restart(*restarted)
             assert rush.poll() is None, "nobody bought during the restart"
-            stack.wait_healthy({"web-1", "web-2", "worker-1", "consumer-1"}, PATIENCE)
+            for part in (web, other, *writers):
+                part.wait_ready(PATIENCE)
             said, _ = rush.communicate(timeout=PATIENCE)
-            ready = f"http://{stack.addresses['web-2']}/readyz"
+            ready = f"http://{other.url}/readyz"
             until(lambda: get(ready)[0] == 200, "web-2 reaching its stores", PATIENCE)
         finally:
             rush.kill()
@@ -341,8 +264,10 @@ def test_a_rolling_restart_loses_nothing(
 
 def test_a_web_that_moved_is_found(stack: Stack) -> None:
     """New containers have new addresses; nginx was told of none of these when it started."""
-    before = {stack.addresses[name] for name in stack.named("web")}
-    restart(stack, *stack.named("web"))
-    assert before.isdisjoint(stack.addresses[name] for name in stack.named("web"))
+    webs = stack.of("web")
+    before = {part.url for part in webs}
+    restart(*webs)
+    assert before.isdisjoint(part.url for part in webs)
     # Each of nginx's processes asks for itself.
-    until(lambda: {get(stack.url)[0] for _ in range(20)} == {200}, "nginx learning them", PATIENCE)
+    page = stack.nginx.url
+    until(lambda: {get(page)[0] for _ in range(20)} == {200}, "nginx learning them", PATIENCE)

@@ -24,14 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
-from tools.supervisor import (  # noqa: E402
-    Family,
-    check_port,
-    chosen_port,
-    exit_on_signals,
-    farewell,
-    say,
-)
+from tools.supervisor import Family, check_port, chosen_port, exit_on_signals, say  # noqa: E402
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
 STORE_VARIABLES = (
@@ -72,7 +65,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
         free = shutil.disk_usage(var).free >> 20
         if free < SPACE_MB:
             raise DemoError(f"The disk is full: {var} needs {SPACE_MB} MB, {free} MB are free.")
-        check_port(port, "demo")
+        check_port(port)
         yield
 
 
@@ -191,7 +184,8 @@ def main() -> int:
             why = serve(family, port, var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
-    return farewell(why)
+    say(f"{why}: everything is stopped.")
+    return 0 if why.startswith("SIG") else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Processes in the foreground of a terminal: their output, restarts and end.
-
-`make demo` and `make stack` use it.
-"""
+"""The demo's processes in the foreground of a terminal: their output, restarts and end."""
 
 import os
 import queue
@@ -43,8 +40,8 @@ def chosen_port() -> int:
     return int(port)
 
 
-def check_port(port: int, target: str) -> None:
-    """Exit with a sentence about `make` TARGET if nothing can listen on the port."""
+def check_port(port: int) -> None:
+    """Exit with a sentence if nothing can listen on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,7 +50,7 @@ def check_port(port: int, target: str) -> None:
             other = port + 1 if port < 65535 else port - 1
             sys.exit(
                 f"\nPort {port} cannot be used ({error.strerror}): "
-                f"choose another, as in make {target} PORT={other}"
+                f"choose another, as in make demo PORT={other}"
             )
 
 
@@ -108,7 +105,7 @@ class Part:
     def _relay(self, lines: IO[str]) -> None:
         label = f"{self.name:<8} |"
         if sys.stdout.isatty():
-            colour = COLOURS[self.name.partition("-")[0]]
+            colour = COLOURS[self.name]
             label = f"\x1b[{colour}m{label}\x1b[0m"
         with lines:
             for line in lines:
@@ -187,8 +184,6 @@ class Family(ExitStack):
                 continue
             if isinstance(event, str):
                 return event
-            if self.parts[event.name] is not event:
-                continue  # replaced on purpose
             now = time.monotonic()
             recent = [at for at in ends[event.name] if at > now - RESTART_WINDOW]
             ends[event.name] = [*recent, now]
@@ -213,9 +208,3 @@ class Family(ExitStack):
         for part in self.parts.values():
             part.signal(signal.SIGKILL)
             part.process.wait()
-
-
-def farewell(why: str) -> int:
-    """Say that a family has ended, and why; return the exit code."""
-    say(f"{why}: everything is stopped.")
-    return 0 if why.startswith("SIG") else 1

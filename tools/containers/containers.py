@@ -11,6 +11,7 @@ removes all data.
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.stack import defaults, services_of  # noqa: E402
 from tools.supervisor import say  # noqa: E402
 
 PACKAGES = (
@@ -32,6 +35,31 @@ PACKAGES = (
 )
 STORES_FIRST = ("mariadb", "redis", "cache", "redlock", "zookeeper")
 HEALTHY_SECONDS = 120.0
+
+
+def defaults() -> dict[str, str]:
+    """Return the variables of docker-compose.yml for a trial of all services, with new secrets."""
+    return {
+        "COMPOSE_PROFILES": "full",
+        "PAYMENT_PROVIDER": "none",
+        "HTTPS": "0",
+        "PORT": "8000",
+        "SECRET_KEY": secrets.token_hex(32),
+        "MYSQL_PASSWORD": secrets.token_hex(16),
+        "REDIS_PASSWORD": secrets.token_hex(16),
+        "SEED_PASSWORD": secrets.token_urlsafe(9),
+    }
+
+
+def services_of(profiles: str) -> dict[str, dict[str, Any]]:
+    """Return the services of docker-compose.yml in these profiles, and those in none."""
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    asked = {*profiles.split(","), None} - {""}
+    return {
+        name: service
+        for name, service in services.items()
+        if asked & set(service.get("profiles", [None]))
+    }
 
 
 def run(*command: str | Path, check: bool = True) -> str:
@@ -149,7 +177,7 @@ def main() -> int:
     os.environ.setdefault("CONTAINERS_CONF", str(HERE / "containers.conf"))
     install()
     build()
-    given = defaults(8000).items()
+    given = defaults().items()
     containers = Containers({name: os.environ.get(name, value) for name, value in given})
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda *_: sys.exit(0))
