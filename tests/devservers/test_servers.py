@@ -44,20 +44,6 @@ def test_redis_serves_and_leaves_nothing(prefer: str) -> None:
     assert not folder.exists()
 
 
-def test_redis_loses_data_in_a_crash_unless_it_appends() -> None:
-    durable = ("--appendonly", "yes", "--appendfsync", "always")
-    for config, kept in (((), None), (durable, b"1")):
-        with Redis(config=config) as server:
-            port = server.port
-            with client.Redis.from_url(server.url) as connection:
-                connection.set("key", 1)
-            server.kill()
-            assert not server.is_running
-            server.start()
-            with client.Redis.from_url(server.url) as connection:
-                assert (server.port, connection.get("key")) == (port, kept)
-
-
 def test_failed_start_reports_the_log_and_leaves_nothing() -> None:
     servers = [Redis(), Redis(config=("--no-such-setting", "1"))]
     with pytest.raises(ServerFailed, match="no-such-setting"):
@@ -88,15 +74,6 @@ def test_database_whose_installation_hangs_leaves_nothing(
         pass
     assert not server.folder.exists()
     until(lambda: not alive(int(pid.read_text())))
-
-
-def test_debian_redis_tools_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_tools(program: str) -> str | None:
-        return None if program == "redis-server" else f"/usr/bin/{program}"
-
-    monkeypatch.setattr("devservers.redis.installed", only_tools)
-    with Redis() as server, client.Redis.from_url(server.url) as connection:
-        assert connection.ping()
 
 
 def test_server_outlives_the_thread_that_started_it() -> None:
