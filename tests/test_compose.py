@@ -23,6 +23,7 @@ from tools.containers import containers
 ROOT = Path(__file__).parent.parent
 JOBS = {"migrate"}
 FILES = ("docker-compose.yml", "Dockerfile", "deploy/nginx.conf")
+Services = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def services(compose: dict[str, Any]) -> Services:
     return compose["services"]
 
 
@@ -55,9 +56,7 @@ def test_follows_the_compose_specification(tmp_path: Path) -> None:
     assert validate(planted).returncode != 0
 
 
-def test_every_lasting_service_says_whether_it_is_well(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_every_lasting_service_says_whether_it_is_well(services: Services) -> None:
     assert {name for name in services if "healthcheck" not in services[name]} == JOBS
 
 
@@ -72,7 +71,7 @@ class Answer(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_health_checks_ask_no_proxy(services: dict[str, dict[str, Any]]) -> None:
+def test_health_checks_ask_no_proxy(services: Services) -> None:
     """Docker gives each container the proxy that its configuration names."""
     own = re.compile(r"127\.0\.0\.1:\d+/[\w/-]+")
     tests = [service.get("healthcheck", {}).get("test", []) for service in services.values()]
@@ -88,9 +87,7 @@ def test_health_checks_ask_no_proxy(services: dict[str, dict[str, Any]]) -> None
         server.shutdown()
 
 
-def test_references_lead_somewhere(
-    compose: dict[str, Any], services: dict[str, dict[str, Any]]
-) -> None:
+def test_references_lead_somewhere(compose: dict[str, Any], services: Services) -> None:
     for name, service in services.items():
         for other, wanted in service.get("depends_on", {}).items():
             assert (other in JOBS) == (wanted["condition"] == "service_completed_successfully")
@@ -105,22 +102,20 @@ def test_references_lead_somewhere(
                 assert source in compose["volumes"], source
 
 
-def test_nginx_lets_five_sign_ins_a_second_pass_for_each_web_process(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_nginx_lets_five_sign_ins_a_second_pass_for_each_web_process(services: Services) -> None:
     web = services["web"]
     workers = int(var_interpolate(web["environment"]["WEB_CONCURRENCY"], {}))
     rate = 5 * workers * web["deploy"]["replicas"]
     assert f"zone=hashes:32k rate={rate}r/s;" in (ROOT / "deploy/nginx.conf").read_text()
 
 
-def test_nginx_has_a_process_for_each_of_its_cpus(services: dict[str, dict[str, Any]]) -> None:
+def test_nginx_has_a_process_for_each_of_its_cpus(services: Services) -> None:
     """`auto` counts those of the machine: with 128, its processes alone took 253 of the 384 MB."""
     cpus = services["proxy"]["deploy"]["resources"]["limits"]["cpus"]
     assert f"\nworker_processes {cpus};\n" in (ROOT / "deploy/nginx.conf").read_text()
 
 
-def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) -> None:
+def test_settings_read_what_the_stack_sets(services: Services) -> None:
     files = (
         "shop/settings/base.py",
         "shop/settings/production.py",
@@ -132,7 +127,7 @@ def test_settings_read_what_the_stack_sets(services: dict[str, dict[str, Any]]) 
     assert unread == for_others
 
 
-def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) -> None:
+def test_secrets_come_from_the_environment(services: Services) -> None:
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
             if variable in {"SECRET_KEY", "MARIADB_PASSWORD"}:
@@ -145,9 +140,7 @@ def test_secrets_come_from_the_environment(services: dict[str, dict[str, Any]]) 
             assert service["command"][1:3] == ["--requirepass", "${REDIS_PASSWORD}"], name
 
 
-def test_root_of_the_database_has_no_password_and_no_way_in(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_root_of_the_database_has_no_password_and_no_way_in(services: Services) -> None:
     """The image logs a password that it chooses, and lets root in from everywhere."""
     given = services["mariadb"]["environment"]
     names = {name for name in given if "ROOT" in name}
@@ -155,9 +148,7 @@ def test_root_of_the_database_has_no_password_and_no_way_in(
     assert given["MARIADB_ROOT_HOST"] == "localhost"
 
 
-def test_log_of_the_seeded_shop_has_no_password(
-    services: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_log_of_the_seeded_shop_has_no_password(services: Services, tmp_path: Path) -> None:
     """`manage.py seed` prints the superuser's for those who call it."""
     (tmp_path / "python").write_text('#!/bin/sh\necho "$*" >>calls\necho "$*"\n')
     (tmp_path / "python").chmod(0o755)
@@ -173,7 +164,7 @@ def test_each_image_has_a_stand_in() -> None:
     assert names == {file.stem for file in containers.HERE.glob("*.Containerfile")}
 
 
-def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:
+def test_only_the_cache_evicts(services: Services) -> None:
     for name, service in services.items():
         if service.get("image", "").startswith("redis:"):
             command = service["command"]
@@ -184,7 +175,7 @@ def test_only_the_cache_evicts(services: dict[str, dict[str, Any]]) -> None:
             assert used < limit, f"{name}: the kernel would end it before Redis refuses or evicts"
 
 
-def test_database_is_the_version_of_the_tests(services: dict[str, dict[str, Any]]) -> None:
+def test_database_is_the_version_of_the_tests(services: Services) -> None:
     command = [required("mariadbd"), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (tested,) = re.findall(r"Ver (\d+\.\d+)", done.stdout)
@@ -209,7 +200,7 @@ def test_image_contains_the_shop_without_the_lab() -> None:
     assert "!loadtest" not in included
 
 
-def test_only_the_proxy_is_reached_from_outside(services: dict[str, dict[str, Any]]) -> None:
+def test_only_the_proxy_is_reached_from_outside(services: Services) -> None:
     public = {
         name
         for name, service in services.items()
@@ -220,7 +211,7 @@ def test_only_the_proxy_is_reached_from_outside(services: dict[str, dict[str, An
 
 
 def test_proxy_reaches_the_web_alone_and_stores_reach_nobody(
-    compose: dict[str, Any], services: dict[str, dict[str, Any]]
+    compose: dict[str, Any], services: Services
 ) -> None:
     members = {
         network: {name for name in services if network in services[name]["networks"]}
@@ -234,7 +225,7 @@ def test_proxy_reaches_the_web_alone_and_stores_reach_nobody(
         assert services[name]["networks"] == ["stores"], name
 
 
-def test_no_container_has_a_privilege(services: dict[str, dict[str, Any]]) -> None:
+def test_no_container_has_a_privilege(services: Services) -> None:
     for name, service in services.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
@@ -245,15 +236,13 @@ def test_no_container_has_a_privilege(services: dict[str, dict[str, Any]]) -> No
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
 
 
-def test_every_service_has_its_limits(services: dict[str, dict[str, Any]]) -> None:
+def test_every_service_has_its_limits(services: Services) -> None:
     for name in services.keys() - JOBS:
         assert services[name]["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}, name
         assert services[name]["restart"] == "unless-stopped"
 
 
-def test_the_small_stack_has_no_profile_and_its_locks_no_servers(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_the_small_stack_has_no_profile_and_its_locks_no_servers(services: Services) -> None:
     full = {name for name in services if services[name].get("profiles") == ["full"]}
     assert {name.rstrip("-12345") for name in full} == {"redlock", "zookeeper"}
     assert len(full) == 8

@@ -36,31 +36,32 @@ B_EARLY = operation("acquire", "b1", 50, 60, token=2, deadline=160)
 B_LATE = operation("acquire", "b1", 50, 101, token=2, deadline=160)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([*A, *operation("release", "a1", 2, 3), *B_EARLY], []),
-        ([*A, *B_EARLY], ["exclusion"]),
-        ([*A, *B_LATE], []),
-        ([*A, *B_LATE, *operation("release", "a1", 120, 121, "fail", error="LockLost")], []),
-        ([*A, *B_LATE, *operation("release", "a1", 120, 121)], ["exclusion", "fencing"]),
-        ([*operation("acquire", "a1", 0, 170, token=1, deadline=40), *B_EARLY], []),
-        ([*operation("acquire", "a1", 0, 70, token=1, deadline=90), *B_EARLY], ["exclusion"]),
-        ([*A, *operation("release", "a1", 2, None), *B_EARLY], []),
-        ([*A, *operation("release", "a1", 2, 3, "fail", error="LockLost")], ["exclusion"]),
-    ],
-    ids=[
-        "released",
-        "two holders",
-        "expired",
-        "told so",
-        "released by a stale holder",
-        "learned too late, in a stopped process",
-        "learned in time, with another holder",
-        "released without a reply",
-        "lost before its deadline",
-    ],
-)
+LEASES = {
+    "released": ([*A, *operation("release", "a1", 2, 3), *B_EARLY], []),
+    "two holders": ([*A, *B_EARLY], ["exclusion"]),
+    "expired": ([*A, *B_LATE], []),
+    "told so": ([*A, *B_LATE, *operation("release", "a1", 120, 121, "fail", error="LockLost")], []),
+    "released by a stale holder": (
+        [*A, *B_LATE, *operation("release", "a1", 120, 121)],
+        ["exclusion", "fencing"],
+    ),
+    "learned too late, in a stopped process": (
+        [*operation("acquire", "a1", 0, 170, token=1, deadline=40), *B_EARLY],
+        [],
+    ),
+    "learned in time, with another holder": (
+        [*operation("acquire", "a1", 0, 70, token=1, deadline=90), *B_EARLY],
+        ["exclusion"],
+    ),
+    "released without a reply": ([*A, *operation("release", "a1", 2, None), *B_EARLY], []),
+    "lost before its deadline": (
+        [*A, *operation("release", "a1", 2, 3, "fail", error="LockLost")],
+        ["exclusion"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "expected"), LEASES.values(), ids=LEASES)
 def test_a_lease_ends_by_itself_but_not_before_its_deadline(
     tmp_path: Path, rows: list[Row], expected: list[str]
 ) -> None:
@@ -113,55 +114,40 @@ SOLD_OUT = {"error": "SoldOut"}
 K, X = sold("k", "X"), order("X", "k")
 
 
-@pytest.mark.parametrize(
-    ("rows", "orders", "expected"),
-    [
-        (sold("k", "X"), [order("X", "k")], []),
-        (sold("k", "X"), [], ["promises"]),
-        (sold("k", "X"), [order("Y", "k")], ["promises"]),
-        ([*sold("k", "X"), *sold("k", "Y", 5)], [order("X", "k")], ["promises", "promises"]),
-        (sold("k", "X"), [order("X", "k"), order("Y", "k")], ["promises", "promises"]),
-        (buy("k", 0, "fail", **SOLD_OUT), [order("X", "k")], ["promises", "units"]),
-        (buy("k", 2000, "fail", **SOLD_OUT), [], ["units"]),
-        (
-            [*sold("k", "X"), *sold("l", "Y", 5), *buy("m", 9000, "fail", **SOLD_OUT)],
-            [order("X", "k"), order("Y", "l")],
-            [],
-        ),
-        (
-            [*sold("k", "X"), *sold("l", "Y", 5), *buy("k", 9000, "fail", **SOLD_OUT)],
-            [order("X", "k"), order("Y", "l")],
-            ["promises"],
-        ),
-        (buy("k", 0, "fail", error="limit"), [X], ["promises"]),
-        (K, [X, order("Y", "other", 9)], ["promises"]),
-        (K, [X, order("Y", "last of s", 9)], []),
-        (K, [order("X", "k", units=2)], ["promises"]),
-        ([*K, *changed("cancel", "k", 5)], [order("X", "k", status="cancelled")], []),
-        ([*K, *changed("cancel", "k", 5)], [X], ["promises"]),
-        ([*K, *changed("pay", "k", 5)], [order("X", "k", status="paid")], []),
-        ([*K, *changed("pay", "k", 5)], [X], ["promises"]),
-    ],
-    ids=[
-        "one order",
-        "lost",
-        "another order",
-        "two answers",
-        "two orders",
-        "after a refusal",
-        "refused although units are left",
-        "sold out",
-        "refused after its order",
-        "refused, and ordered",
-        "ordered by no one",
-        "ordered at the end of the run",
-        "another quantity",
-        "cancelled",
-        "not cancelled",
-        "paid",
-        "not paid",
-    ],
-)
+FORMS = {
+    "one order": (sold("k", "X"), [order("X", "k")], []),
+    "lost": (sold("k", "X"), [], ["promises"]),
+    "another order": (sold("k", "X"), [order("Y", "k")], ["promises"]),
+    "two answers": (
+        [*sold("k", "X"), *sold("k", "Y", 5)],
+        [order("X", "k")],
+        ["promises", "promises"],
+    ),
+    "two orders": (sold("k", "X"), [order("X", "k"), order("Y", "k")], ["promises", "promises"]),
+    "after a refusal": (buy("k", 0, "fail", **SOLD_OUT), [order("X", "k")], ["promises", "units"]),
+    "refused although units are left": (buy("k", 2000, "fail", **SOLD_OUT), [], ["units"]),
+    "sold out": (
+        [*sold("k", "X"), *sold("l", "Y", 5), *buy("m", 9000, "fail", **SOLD_OUT)],
+        [order("X", "k"), order("Y", "l")],
+        [],
+    ),
+    "refused after its order": (
+        [*sold("k", "X"), *sold("l", "Y", 5), *buy("k", 9000, "fail", **SOLD_OUT)],
+        [order("X", "k"), order("Y", "l")],
+        ["promises"],
+    ),
+    "refused, and ordered": (buy("k", 0, "fail", error="limit"), [X], ["promises"]),
+    "ordered by no one": (K, [X, order("Y", "other", 9)], ["promises"]),
+    "ordered at the end of the run": (K, [X, order("Y", "last of s", 9)], []),
+    "another quantity": (K, [order("X", "k", units=2)], ["promises"]),
+    "cancelled": ([*K, *changed("cancel", "k", 5)], [order("X", "k", status="cancelled")], []),
+    "not cancelled": ([*K, *changed("cancel", "k", 5)], [X], ["promises"]),
+    "paid": ([*K, *changed("pay", "k", 5)], [order("X", "k", status="paid")], []),
+    "not paid": ([*K, *changed("pay", "k", 5)], [X], ["promises"]),
+}
+
+
+@pytest.mark.parametrize(("rows", "orders", "expected"), FORMS.values(), ids=FORMS)
 def test_customers_get_what_they_were_told(
     tmp_path: Path, rows: list[Row], orders: list[Any], expected: list[str]
 ) -> None:
