@@ -60,11 +60,9 @@ def processes_of(var: Path) -> list[int]:
     return found
 
 
-@contextmanager
-def running(var: Path, port: int, **changes: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A demo that has said where it serves, and all that it said until then."""
-    supervisor = subprocess.Popen(
-        [sys.executable, "tools/demo.py"],
+def start(var: Path, port: object, *wrapper: str, **changes: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*wrapper, sys.executable, "tools/demo.py"],
         cwd=ROOT,
         env=environment(SHOP_VAR=str(var), PORT=str(port), **changes),
         stdout=subprocess.PIPE,
@@ -72,7 +70,12 @@ def running(var: Path, port: int, **changes: str) -> Iterator[tuple[subprocess.P
         text=True,
         start_new_session=True,
     )
-    with supervisor:
+
+
+@contextmanager
+def running(var: Path, port: int, **changes: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A demo that has said where it serves, and all that it said until then."""
+    with start(var, port, **changes) as supervisor:
         try:
             assert supervisor.stdout is not None
             said = ""
@@ -86,21 +89,14 @@ def running(var: Path, port: int, **changes: str) -> Iterator[tuple[subprocess.P
             supervisor.kill()
 
 
-def refused(var: Path, **changes: str) -> str:
+def refused(var: Path, port: object = "") -> str:
     """What a demo says that cannot start."""
-    done = subprocess.run(
-        [sys.executable, "tools/demo.py"],
-        cwd=ROOT,
-        env=environment(SHOP_VAR=str(var), **changes),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
+    with start(var, port) as demo:
+        said, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 1
+    assert "Traceback" not in said
     assert processes_of(var) == []
-    return done.stderr.strip()
+    return said
 
 
 def embedded(var: Path) -> dict[str, str]:
@@ -145,21 +141,14 @@ def test_terminal_that_closes_during_the_start(
     wrapper: list[str], tmp_path: Path, port: int
 ) -> None:
     """The addresses do not stay, where `manage.py` would look for them. With nohup it goes on."""
-    demo = subprocess.Popen(
-        [*wrapper, sys.executable, "tools/demo.py"],
-        cwd=ROOT,
-        env=environment(SHOP_VAR=str(tmp_path), PORT=str(port)),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    with demo:
+    with start(tmp_path, port, *wrapper) as demo:
         until((tmp_path / "embedded.env").exists, "the stores")
         os.killpg(demo.pid, signal.SIGHUP)
         if wrapper == ["nohup"]:
             until(lambda: (tmp_path / "static").exists() or demo.poll(), "the next step")
             assert demo.poll() is None
             demo.terminate()
-        demo.wait(60)
+        demo.communicate(timeout=60)
     assert not (tmp_path / "embedded.env").exists()
 
 
@@ -168,23 +157,19 @@ def kill_each_process(supervisor: int) -> None:
     for word in ("worker", "gunicorn", "consume_orders"):
         first = demo_process(supervisor, word)
         os.kill(first, signal.SIGKILL)
-        until(partial(is_replaced, supervisor, word, first), f"another {word}", 60)
+        others = partial(demo_process, supervisor, word, first)
+        until(others, f"another {word}", 60)
 
 
-def demo_process(supervisor: int, word: str) -> int:
+def demo_process(supervisor: int, word: str, not_this: int = 0) -> int:
     """Return the process that the demo started with this word in its command, or 0."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+    for pid in map(int, children.split()):
         with suppress(OSError):
-            parent = int(file.read_text().rpartition(")")[2].split()[1])
-            words = (file.parent / "cmdline").read_bytes().split(b"\0")
-            if parent == supervisor and word.encode() in words:
-                return int(file.parent.name)
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if word.encode() in words and pid != not_this:
+                return pid
     return 0
-
-
-def is_replaced(supervisor: int, word: str, first: int) -> bool:
-    """Return True if the demo has started another process with this word in its command."""
-    return demo_process(supervisor, word) not in (0, first)
 
 
 def test_process_that_keeps_ending_stops_everything(
@@ -211,13 +196,13 @@ def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
     with socket.socket() as other:
         other.bind((HOST, port))
         other.listen()
-        assert f"make demo PORT={port + 1}" in refused(tmp_path, PORT=str(port))
+        assert f"make demo PORT={port + 1}" in refused(tmp_path, port)
     for text in ("65536", "٣"):
-        assert "is not a port" in refused(tmp_path, PORT=text)
+        assert "is not a port" in refused(tmp_path, text)
     with (tmp_path / "demo.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        assert "running already" in refused(tmp_path, PORT=str(port))
-    assert "cannot write" in refused(tmp_path / "demo.lock" / "var", PORT=str(port))
+        assert "running already" in refused(tmp_path, port)
+    assert "cannot write" in refused(tmp_path / "demo.lock" / "var", port)
 
 
 def test_the_environments_proxy_is_not_asked_for_the_first_page(
@@ -249,25 +234,17 @@ def test_data_are_in_the_folder_whatever_its_name(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(folder / "shop.sqlite3"), done.stderr
 
 
-def test_relative_folder_is_the_same_for_every_process(tmp_path: Path) -> None:
+def test_relative_folder_is_the_same_for_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The supervisor took it from the folder of its caller, its processes from the project's."""
-    script = """
-import os
-from tools.demo import main
-try:
-    main()
-except SystemExit:
-    print(os.environ["SHOP_VAR"])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env=environment(SHOP_VAR="data", PORT="none", PYTHONPATH=str(ROOT)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_VAR", "data")
+    monkeypatch.setenv("PORT", "none")
+    monkeypatch.setattr(demo, "exit_on_signals", lambda: None)
+    with pytest.raises(SystemExit, match="PORT=none is not a port"):
+        demo.main()
+    assert os.environ["SHOP_VAR"] == str(tmp_path / "data")
 
 
 def test_no_space(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
