@@ -42,7 +42,7 @@ LONG_FILES = (
     "test_stack.py",
     "test_demo.py",
     "test_library_tutorial.py",
-    "test_tutorial.py",
+    "test_replayed_pages.py",
     "test_library_how_to.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""

@@ -3,17 +3,21 @@
 Their code blocks are tested in tests/docs/.
 """
 
+import ast
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 from unittest.mock import patch
 
 from shop.purchase.place_order import RECOVERY
 from tests.docs.pages import CURRENT, DOCS, PAGES, ROOT, page_id, without_blocks
+from tests.fault_rows import SUITE, rows
 
 NO_MODULES = {"locking.release_lock", "locking.switch_lock", "loadtest.add_labrun"}
 """Names of permissions."""
+NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
 
 
 def text_of(page: str) -> str:
@@ -149,3 +153,25 @@ def test_decisions_are_listed_with_their_status() -> None:
     rows = re.findall(r"^\| \[\d+\]\((.*?)\) \|.*\| (\w+)", text_of("adr/README.md"), re.M)
     assert len(rows) > 10
     assert dict(rows) == decisions()
+
+
+def marked_rows() -> Iterator[str]:
+    """Yield the rows of all markers, also of those in the parameters of a test."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for test in ast.walk(ast.parse(path.read_text())):
+            if isinstance(test, ast.FunctionDef):
+                calls = [node for one in test.decorator_list for node in ast.walk(one)]
+                rows = {
+                    str(ast.literal_eval(word.value))
+                    for call in calls
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.faults"
+                    for word in call.keywords
+                    if word.arg == "row"
+                }
+                if named := NAMED_FOR_A_ROW.match(test.name):
+                    assert rows == {named[1].upper()}, f"{test.name} is named for another row"
+                yield from rows
+
+
+def test_every_row_has_a_test_and_is_documented() -> None:
+    assert {*marked_rows(), *(str(facts["row"]) for facts in SUITE.values())} == set(rows())
