@@ -90,42 +90,29 @@ def imports(source: str, package: str) -> Iterator[str]:
 
 
 @cache
-def modules(package: str) -> dict[str, Path]:
-    """Return the file of each module of the package, by its dotted name."""
+def imported(package: str) -> dict[str, set[str]]:
+    """Return the full names of everything that each module of the package imports."""
     found = {}
     for file in sorted((ROOT / package).rglob("*.py")):
-        if file.parent.name == "migrations":
-            continue
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+        folder = ".".join(file.relative_to(ROOT).parent.parts)
+        if file.parent.name != "migrations":
+            module = folder if file.name == "__init__.py" else f"{folder}.{file.stem}"
+            found[module] = set(imports(file.read_text(), folder))
     assert found, f"{package} is empty"
     return found
-
-
-def imported_by(file: Path) -> Iterator[str]:
-    return imports(file.read_text(), ".".join(file.relative_to(ROOT).parent.parts))
-
-
-def imported_packages(file: Path) -> set[str]:
-    return {name.split(".")[0] for name in imported_by(file)}
 
 
 @cache
 def import_graph(*packages: str) -> dict[str, set[str]]:
     """Return the modules of the packages that each of their modules imports when it runs."""
-    files = {name: file for package in packages for name, file in modules(package).items()}
+    names = {module: of for package in packages for module, of in imported(package).items()}
 
     def module_of(name: str) -> str:
-        while name and name not in files:
+        while name and name not in names:
             name = name.rpartition(".")[0]
         return name
 
-    graph = {}
-    for module, file in files.items():
-        package = ".".join(file.relative_to(ROOT).parent.parts)
-        names = imports(file.read_text(), package)
-        graph[module] = {found for name in names if (found := module_of(name))} - {module}
-    return graph
+    return {module: {*map(module_of, of)} - {module, ""} for module, of in names.items()}
 
 
 def unit_of(module: str) -> str:
@@ -137,9 +124,9 @@ def unit_of(module: str) -> str:
 def test_packages_import_only_those_below(package: str) -> None:
     above = set(PACKAGES if package == "devservers" else PACKAGES[: PACKAGES.index(package)])
     broken = {
-        str(file.relative_to(ROOT)): found
-        for file in modules(package).values()
-        if (found := imported_packages(file) & above)
+        module: found
+        for module, names in imported(package).items()
+        if (found := {name.split(".")[0] for name in names} & above)
     }
     assert broken == {}
 
@@ -153,7 +140,7 @@ def test_layers_import_only_those_above_in_the_table(package: str) -> None:
         for module, names in import_graph(package).items()
         for name in names
     }
-    assert {unit_of(module) for module in modules(package)} - {""} == rank.keys()
+    assert {unit_of(module) for module in imported(package)} - {""} == rank.keys()
     broken = {
         (package, unit, other)
         for unit, other in edges

@@ -11,16 +11,16 @@ import time
 import uuid
 from collections.abc import Sequence
 from http import HTTPStatus
-from io import BytesIO
 from pathlib import Path
 from typing import Any
-from wsgiref.util import setup_testing_defaults
 
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, close_old_connections, connections
 from django.http import HttpResponse
+from django.test import RequestFactory
 
+from devservers import HOST
 from loadtest.kernel.history import Recorder, dump
 from loadtest.load.http.buyers import Buyer, sign_in
 from loadtest.load.sale import open_sale, remove_sale
@@ -46,6 +46,7 @@ PROBE = "last of {}"
 """The key of the unit that is bought at the end; a sale fills in its name."""
 REFUSED = (DatabaseError, ShopError, *STORE_ERRORS)
 ERRORS = {"sold_out": SOLD_OUT[0], "limit": "limit"}
+REQUESTS = RequestFactory()
 UNDECIDED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -195,17 +196,10 @@ class Shopping(Work):
         sale = self.sales[form["sale"]]
         text = buyer.form(sale, key=form["key"], is_first=False, attempt=form["attempt"])
         body = text.replace("quantity=1", f"quantity={form['quantity']}").encode()
-        environ = {
-            "REQUEST_METHOD": "POST",
-            "PATH_INFO": f"/sales/{sale.slug}/buy/",
-            "HTTP_ACCEPT": "application/json",
-            "HTTP_COOKIE": buyer.cookies,
-            "CONTENT_TYPE": "application/x-www-form-urlencoded",
-            "CONTENT_LENGTH": str(len(body)),
-            "wsgi.input": BytesIO(body),
-        }
-        setup_testing_defaults(environ)
-        response = self.shop(environ, lambda *_: len)
+        headers = {"accept": "application/json", "cookie": buyer.cookies, "host": HOST}
+        kind = "application/x-www-form-urlencoded"
+        request = REQUESTS.post(f"/sales/{sale.slug}/buy/", body, kind, headers=headers)
+        response = self.shop(request.environ, lambda *_: len)
         response.close()
         assert isinstance(response, HttpResponse)
         return response
