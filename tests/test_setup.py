@@ -53,9 +53,12 @@ def test_python_that_only_seems_to_be_there_is_passed_over(tmp_path: Path) -> No
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the set-up needs of the project, in a folder of its own."""
+    """What the set-up needs of the project, in a folder of its own, and its environment."""
     for folder in ("tools", "requirements"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    venv.create(tmp_path / ".venv")  # pip would be installed, which takes longer than to copy it
+    (packages,) = tmp_path.glob(".venv/lib/python*/site-packages")
+    shutil.copytree(Path(pip.__file__).parent, packages / "pip")
     return tmp_path
 
 
@@ -66,21 +69,16 @@ def start_setup(clone: Path, **changes: str) -> subprocess.Popen[str]:
         cwd=clone,
         env=mine | changes,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def run_setup(clone: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_setup(clone: Path, **changes: str) -> tuple[int, str]:
+    """Return the exit code and the output."""
     with start_setup(clone, **changes) as process:
-        said = process.communicate()
-    return subprocess.CompletedProcess(process.args, process.returncode, *said)
-
-
-def make_venv(clone: Path) -> None:
-    venv.create(clone / ".venv")  # pip would be installed, which takes longer than to copy it
-    (packages,) = clone.glob(".venv/lib/python*/site-packages")
-    shutil.copytree(Path(pip.__file__).parent, packages / "pip")
+        said, _ = process.communicate()
+    return process.returncode, said
 
 
 def stamp(clone: Path, name: str = "demo") -> Path:
@@ -92,27 +90,23 @@ def stamp(clone: Path, name: str = "demo") -> Path:
 
 def test_no_network(clone: Path, port: int) -> None:
     """A set that contains the failed one counts as installed no longer: pip may have begun."""
-    make_venv(clone)
     larger = stamp(clone, "dev")
     nobody = f"http://{HOST}:{port}/"
-    done = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
-    assert done.returncode == 1
-    assert "The package index cannot be reached: check the network." in done.stderr
+    code, said = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
+    assert code == 1
+    assert "The package index cannot be reached: check the network." in said
     assert not (clone / ".venv/demo.sha256").exists()
     assert not larger.exists()
 
 
 def test_set_up_once(clone: Path) -> None:
     """With the stamp of these pins there is nothing to say, to make or to ask the index for."""
-    make_venv(clone)
     stamp(clone)
-    done = run_setup(clone)
-    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+    assert run_setup(clone) == (0, "ready\n")
 
 
 def test_second_set_up_waits_for_the_first(clone: Path) -> None:
     """Two first `make demo` at once would write to one .venv."""
-    make_venv(clone)
     folder = os.open(clone / "requirements", os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     with start_setup(clone) as second:
@@ -124,12 +118,11 @@ def test_second_set_up_waits_for_the_first(clone: Path) -> None:
         until(lambda: is_waiting() or second.poll() is not None, "the wait, or an end")
         stamp(clone)  # by the first
         os.close(folder)
-        said, error = second.communicate()
-    assert (second.returncode, said) == (0, "Waiting for another set-up ...\nready\n"), error
+        said, _ = second.communicate()
+    assert (second.returncode, said) == (0, "Waiting for another set-up ...\nready\n")
 
 
 def test_without_debian_and_a_compiler_the_tests_do_without_mysqlclient(clone: Path) -> None:
-    make_venv(clone)
     (clone / ".venv/helm.sha256").write_text(setup.sha256(clone / "requirements/helm.txt"))
     (packages,) = clone.glob(".venv/lib/python*/site-packages/pip")
     (packages / "__main__.py").write_text(
@@ -152,14 +145,14 @@ def test_without_debian_and_a_compiler_the_tests_do_without_mysqlclient(clone: P
 
 def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:
     """The system's next version replaced it: the packages are those of the old one."""
-    make_venv(clone)
     stamp(clone)
     for python in clone.glob(".venv/bin/python*"):
         python.unlink()
         python.symlink_to(clone / "gone")
-    done = run_setup(clone, PIP_INDEX_URL=f"http://{HOST}:{port}/", PIP_CONFIG_FILE=os.devnull)
-    assert "The package index cannot be reached" in done.stderr
-    assert "Creating .venv" in done.stdout
+    nobody = f"http://{HOST}:{port}/"
+    _, said = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
+    assert "The package index cannot be reached" in said
+    assert "Creating .venv" in said
 
 
 def test_a_package_that_brings_a_service_does_not_start_it(tmp_path: Path) -> None:
