@@ -1,6 +1,5 @@
 """deploy/alerts.yml in promtool: each alert fires on its condition, and on no other."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from devservers.programs import required
+from tests import programs
 
 ALERTS = Path(__file__).resolve().parent.parent / "deploy" / "alerts.yml"
 # Series of a shop that works, at the edge of what raises an alert: a value each 15 s.
@@ -87,10 +87,8 @@ def run(promtool: str, folder: Path, *tests: dict[str, Any]) -> str:
     """Return what promtool finds wrong, which is nothing if the tests hold."""
     file = folder / "tests.yml"
     YAML().dump({"rule_files": [str(ALERTS)], "evaluation_interval": "15s", "tests": tests}, file)
-    done = subprocess.run(
-        [promtool, "test", "rules", file], capture_output=True, text=True, check=False
-    )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    code, printed = programs.run(promtool, "test", "rules", file)
+    return printed if code else ""
 
 
 def test_each_alert_has_its_condition() -> None:

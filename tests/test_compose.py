@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from devservers import HOST
 from devservers.faults.waiting import until
 from devservers.programs import required
+from tests import programs
 from tools.containers import containers
 
 ROOT = Path(__file__).parent.parent
@@ -36,24 +37,15 @@ def services(compose: dict[str, Any]) -> Services:
     return compose["services"]
 
 
-def validate(file: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name("check-jsonschema")
-    return subprocess.run(
-        [program, "--builtin-schema", "vendor.compose-spec", file],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_follows_the_compose_specification(tmp_path: Path) -> None:
-    good = validate(ROOT / "docker-compose.yml")
-    assert good.returncode == 0, good.stdout
+    program = Path(sys.executable).with_name("check-jsonschema")
+    command = [program, "--builtin-schema", "vendor.compose-spec"]
+    programs.output(*command, ROOT / "docker-compose.yml")
     # The control: the same check finds a planted error.
     planted = tmp_path / "docker-compose.yml"
     text = (ROOT / "docker-compose.yml").read_text()
     planted.write_text(text.replace("restart: unless-stopped", "restart: [unless-stopped]"))
-    assert validate(planted).returncode != 0
+    assert programs.run(*command, planted)[0] != 0
 
 
 def test_every_lasting_service_says_whether_it_is_well(services: Services) -> None:
@@ -82,8 +74,8 @@ def test_health_checks_ask_no_proxy(services: Services) -> None:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         for status, command in product((200, 503), commands):
             here = [own.sub(f"{HOST}:{server.server_port}/{status}", word) for word in command]
-            done = subprocess.run(here, env=env, capture_output=True, check=False)
-            assert (done.returncode == 0) == (status == 200), (here, done.stderr)
+            code, printed = programs.run(*here, env=env)
+            assert (code == 0) == (status == 200), (here, printed)
         server.shutdown()
 
 
@@ -154,7 +146,7 @@ def test_log_of_the_seeded_shop_has_no_password(services: Services, tmp_path: Pa
     (tmp_path / "python").chmod(0o755)
     words = [var_interpolate(w, {"SEED_PASSWORD": "x"}) for w in services["migrate"]["command"]]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    said = subprocess.check_output(words, cwd=tmp_path, env=env, text=True)
+    said = programs.output(*words, cwd=tmp_path, env=env)
     assert (tmp_path / "calls").read_text() == "manage.py migrate --noinput\nmanage.py seed\n"
     assert said == "manage.py migrate --noinput\n"
 
@@ -176,9 +168,8 @@ def test_only_the_cache_evicts(services: Services) -> None:
 
 
 def test_database_is_the_version_of_the_tests(services: Services) -> None:
-    command = [required("mariadbd"), "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    (tested,) = re.findall(r"Ver (\d+\.\d+)", done.stdout)
+    printed = programs.output(required("mariadbd"), "--version")
+    (tested,) = re.findall(r"Ver (\d+\.\d+)", printed)
     assert services["mariadb"]["image"] == f"mariadb:{tested}"
 
 
@@ -254,14 +245,8 @@ def test_what_one_container_counted_the_next_does_not(tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     folder.mkdir()
     (folder / "counter_7.db").touch()
-    done = subprocess.run(
-        ["sh", ROOT / "deploy/entrypoint.sh", "ls", folder],
-        env={"PATH": "/bin:/usr/bin", "PROMETHEUS_MULTIPROC_DIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == ""
+    env = {"PATH": "/bin:/usr/bin", "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    assert programs.output("sh", ROOT / "deploy/entrypoint.sh", "ls", folder, env=env) == ""
     assert "deploy/entrypoint.sh" in (ROOT / "Dockerfile").read_text()
 
 

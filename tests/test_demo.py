@@ -22,6 +22,7 @@ import redis
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
+from tests import programs
 from tools import demo, setup
 from tools.demo import STORE_VARIABLES
 from tools.supervisor import Family
@@ -223,15 +224,9 @@ def test_data_are_in_the_folder_whatever_its_name(tmp_path: Path) -> None:
     """`make demo PORT=` exports an empty PORT, which means the default."""
     folder = tmp_path / "c++ #1 50%41 a?b"
     script = "from django.conf import settings; print(settings.DATABASES['default']['NAME'])"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=environment(SHOP_VAR=str(folder), PORT=""),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == str(folder / "shop.sqlite3"), done.stderr
+    env = environment(SHOP_VAR=str(folder), PORT="")
+    printed = programs.output(sys.executable, "-c", script, cwd=ROOT, env=env)
+    assert printed.strip() == str(folder / "shop.sqlite3")
 
 
 def test_relative_folder_is_the_same_for_every_process(

@@ -16,6 +16,7 @@ from podman_compose import var_interpolate
 from ruamel.yaml import YAML
 
 from shop.platform.metrics import WAITING_BUYERS
+from tests import programs
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy/helm"
@@ -265,10 +266,4 @@ def test_nginx_accepts_the_rendered_configuration(tmp_path: Path) -> None:
     nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin")
     assert nginx
     globals_ = f"pid {tmp_path}/pid; error_log stderr;"
-    done = subprocess.run(
-        [nginx, "-t", "-c", config, "-p", tmp_path, "-g", globals_],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    programs.output(nginx, "-t", "-c", config, "-p", tmp_path, "-g", globals_)

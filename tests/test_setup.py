@@ -13,6 +13,7 @@ import pytest
 
 from devservers import HOST
 from devservers.faults.waiting import until
+from tests import programs
 from tests.test_demo import ROOT, environment, port
 from tools import setup
 
@@ -20,15 +21,9 @@ __all__ = ["port"]
 SHELL = "/bin/sh"
 
 
-def python_sh(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SHELL, "tools/python.sh", *arguments],
-        cwd=ROOT,
-        env={"PATH": str(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def python_sh(path: Path, *arguments: str) -> tuple[int, str]:
+    env = {"PATH": str(path)}
+    return programs.run(SHELL, "tools/python.sh", *arguments, cwd=ROOT, env=env)
 
 
 def program(file: Path, script: str) -> None:
@@ -38,17 +33,16 @@ def program(file: Path, script: str) -> None:
 
 def test_no_python(tmp_path: Path) -> None:
     program(tmp_path / "python3", "exit 127")
-    done = python_sh(tmp_path, "-c", "pass")
-    assert done.returncode == 1
-    assert "No usable Python: version 3.11 or later" in done.stderr
+    code, said = python_sh(tmp_path, "-c", "pass")
+    assert code == 1
+    assert "No usable Python: version 3.11 or later" in said
 
 
 def test_python_that_only_seems_to_be_there_is_passed_over(tmp_path: Path) -> None:
     program(tmp_path / "python3", "echo 'pyenv: command not found' >&2; exit 127")
     program(tmp_path / "python3.13", "exit 1")
     program(tmp_path / "python3.12", f'exec {sys.executable} "$@"')
-    done = python_sh(tmp_path, "-c", "print('served')")
-    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
+    assert python_sh(tmp_path, "-c", "print('served')") == (0, "served\n")
 
 
 @pytest.fixture
@@ -129,16 +123,9 @@ def test_without_debian_and_a_compiler_the_tests_do_without_mysqlclient(clone: P
         "import sys; asked = open(sys.argv[-1]).read(); open('asked', 'w').write(asked)\n"
         "sys.exit('error: mysqlclient' if 'mysqlclient==' in asked else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "tools/setup.py", "test"],
-        cwd=clone,
-        env=environment(PATH=str(clone / "nothing")),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert "tests that need MariaDB are left out" in done.stdout
+    env = environment(PATH=str(clone / "nothing"))
+    said = programs.output(sys.executable, "tools/setup.py", "test", cwd=clone, env=env)
+    assert "tests that need MariaDB are left out" in said
     pins, asked = ((clone / file).read_text() for file in ("requirements/dev.txt", "asked"))
     assert asked.count("==") == pins.count("==") - 1
 

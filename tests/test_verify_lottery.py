@@ -1,7 +1,6 @@
 """The script with which a visitor draws a lottery again; it needs nothing of the project."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tools.verify_lottery import draw, main
 from waiting_room.models import Room
 from waiting_room.tickets import root_of, shuffle, ticket_of
@@ -59,12 +59,10 @@ def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
 def test_script_is_short_and_needs_python_alone(tmp_path: Path, record: Record) -> None:
     assert len(SCRIPT.read_text().splitlines()) <= MAX_LINES
     (tmp_path / "record.json").write_text(json.dumps(record))
-    command = [sys.executable, "-I", "-S", str(SCRIPT), "record.json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stdout) == (
-        0,
+    command = [sys.executable, "-I", "-S", SCRIPT, "record.json"]
+    assert programs.output(*command, cwd=tmp_path) == (
         "The room was reset at 2026-11-24T10:00:00+00:00: Redis was lost\n"
-        "The lottery of 200 tickets is correct.\n",
+        "The lottery of 200 tickets is correct.\n"
     )
 
 

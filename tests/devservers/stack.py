@@ -33,6 +33,7 @@ from devservers import (
     stop_all,
 )
 from devservers.temporary import temporary_directory
+from tests import programs
 from tools.containers.containers import ROOT, defaults, services_of
 
 PATIENCE = 120.0
@@ -112,10 +113,7 @@ class Part(Server):
 
     def run(self, *words: str) -> str:
         """Run a command as `docker compose exec` does, and return its output."""
-        pipe, out = subprocess.PIPE, subprocess.STDOUT
-        done = subprocess.run(words, cwd=ROOT, env=self.env, stdout=pipe, stderr=out, text=True)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        return programs.output(*words, cwd=ROOT, env=self.env)
 
     def exit_code(self) -> int:
         """Wait for the end of the process."""

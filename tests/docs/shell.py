@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from argparse import ArgumentParser, _SubParsersAction
@@ -12,6 +11,7 @@ from typing import Any
 from django.core.management import call_command, get_commands, load_command_class
 from ruamel.yaml import YAML
 
+from tests import programs
 from tests.docs.pages import ROOT
 
 RUN = ("audit_stock", "lock_policy", "locks", "reconcile_queued")
@@ -113,9 +113,9 @@ def _can_be_installed(packages: list[str]) -> None:
 
 
 def _succeeds(words: list[str]) -> None:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        raise Wrong(f"{' '.join(words)}: {done.stderr[-500:]}")
+    code, printed = programs.run(*words, cwd=ROOT)
+    if code:
+        raise Wrong(f"{' '.join(words)}: {printed[-500:]}")
 
 
 def _compose(verb: str, arguments: list[str]) -> None:

@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from devservers import reserve_port
 from devservers.programs import required
+from tests import programs
 from tests.docs.pages import ROOT
 from tests.docs.test_code_blocks import python_blocks
 
@@ -25,16 +25,9 @@ def run_tests(folder: Path, files: dict[str, str]) -> str:
     """Write the files to an empty project and return what pytest prints there."""
     for name, code in {"settings.py": SETTINGS, **files}.items():
         (folder / name).write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ds", "settings"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ds", "settings"]
+    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return programs.output(*command, cwd=folder, env=env)
 
 
 def test_tests_of_a_project_need_no_server(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import requests
 
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
+from tests import programs
 from tests.docs.pages import BLOCKS, ROOT, Block, without_values
 
 PAGE = "docs/library/tutorial.md"
@@ -197,11 +198,8 @@ def test_tutorial_works_from_the_wheel(reader: Reader) -> None:
 def run_example(reader: Reader) -> None:
     """Run the project of one file from the wheel; without the lock it must lose updates."""
     example = [reader.folder / ".venv/bin/python", ROOT / "examples/one_file.py"]
-    done = subprocess.run(
-        example, cwd=reader.folder, env=reader.env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    without, locked = re.findall(r"lock: (\d+) left of 100", done.stdout)
+    printed = programs.output(*example, cwd=reader.folder, env=reader.env)
+    without, locked = re.findall(r"lock: (\d+) left of 100", printed)
     assert int(without) > 0
     assert int(locked) == 0
 
