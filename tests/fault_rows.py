@@ -6,8 +6,9 @@
 `make faults` runs the marked tests and prints a table of the rows. Injectors count themselves
 (`devservers.base.injected_faults`); a marked test that passes without an injected fault fails.
 Where the test itself is the fault, as with a second release, the marker names it: `fired="..."`.
-`xf` marks a test that expects two holders and fails without them. `audit_sale` and `judge` here are
-those of the shop and of the lab, and record what they found.
+`backend` names the backend where no parameter of the test does; `xf` marks a test that expects two
+holders and fails without them. `audit_sale` and `judge` here are those of the shop and of the lab,
+and record what they found.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ SUITE: dict[str, dict[str, Any]] = {
 """The tests of `locking.testing`, which knows no rows: the arguments of their markers."""
 SLACK = 5.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
-VENDORS = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 _outcomes: Counter[str] = Counter()
 
@@ -113,39 +113,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         injected = dict(+injected_faults)
         facts = {
             "row": str(marker.kwargs["row"]),
-            "backend": _backend(item, marker),
+            "backend": marker.kwargs.get("backend", ""),
             "xf": marker.kwargs.get("xf", False),
-            "test": _name(item),
+            "test": item.nodeid,
             "fired": injected,
             "seen": dict(_outcomes),
         }
         item.user_properties.append(("faults", facts))
     assert injected, "no fault was injected"
     return result
-
-
-def _name(item: pytest.Item) -> str:
-    """Return file and name of a test, without parameters."""
-    function = item.function  # type: ignore[attr-defined]
-    tests, file = Path(__file__).parent, Path(function.__code__.co_filename)
-    file = file.relative_to(tests if file.is_relative_to(tests) else tests.parent)
-    return f"{file}::{function.__qualname__.replace('.', '::')}"
-
-
-def _backend(item: pytest.Item, marker: pytest.Mark) -> str:
-    from django.db import connection
-
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    found = marker.kwargs.get("backend")
-    if found is None:
-        names = ("store", "own_store", "backend", "way")
-        found = next((params[one] for one in names if one in params), None)
-    if found is None and (cls := getattr(item, "cls", None)):
-        found = getattr(cls, "store", None) or getattr(cls, "path", "").split(".")[-2:-1]
-    name = " to ".join(found) if isinstance(found, list | tuple) else found or "any"
-    if "database" in name and " on " not in name:  # otherwise it has a server of its own
-        name = name.replace("database", f"database on {VENDORS[connection.vendor]}")
-    return name
 
 
 # --- the report of a run ----------------------------------------------------------------------
