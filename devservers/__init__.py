@@ -12,7 +12,7 @@ Standard library only; a database's driver is imported where its server is used,
 `devservers.faults` needs more.
 """
 
-from .base import HOST, Server, ServerFailed, reserve_port, start_all, stop_all
+from .base import HOST, Group, Server, ServerFailed, reserve_port, start_all, stop_all
 from .mariadb import MariaDb
 from .nginx import Nginx
 from .postgresql import PostgreSql
@@ -22,6 +22,7 @@ from .zookeeper import ZooKeeper, ZooKeeperNode
 
 __all__ = [
     "HOST",
+    "Group",
     "MariaDb",
     "Nginx",
     "PostgreSql",

@@ -89,9 +89,16 @@ class Server(ABC):
         self.config = tuple(config)
         self._is_temporary = folder is None
         self.folder = folder or temporary_directory(self.name)
-        self.port, self._mark = reserve_port()
+        self._marks = list[socket.socket]()
+        self.port = self.reserve()
         self._process: subprocess.Popen[bytes] | None = None
         self._preloaded: dict[str, str] = {}
+
+    def reserve(self) -> int:
+        """Return one more port, which is kept from our other processes until `stop`."""
+        port, mark = reserve_port()
+        self._marks.append(mark)
+        return port
 
     def preload(self, env: Mapping[str, str]) -> None:
         """Start from now on with `env`, which names a library in LD_PRELOAD beside earlier ones."""
@@ -213,7 +220,8 @@ class Server(ABC):
     def stop(self) -> None:
         """End the process, free the port and remove a temporary directory."""
         self.terminate()
-        self._mark.close()
+        for mark in self._marks:
+            mark.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -281,6 +289,31 @@ class Server(ABC):
     def execute(self, *statements: str) -> None:
         """Execute statements on a connection of its own. Raise ServerError with its error."""
         raise ServerError(f"{type(self).__name__} executes no statements: {statements!r:.60}")
+
+
+class Group:
+    """Servers that start and stop together."""
+
+    servers: Sequence[Server]
+
+    def start(self) -> None:
+        """Start all; if one fails, stop all of them for good."""
+        start_all(self.servers)
+
+    def stop(self) -> None:
+        """Stop all for good."""
+        stop_all(self.servers)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
 
 def start_all(servers: Iterable[Server]) -> None:

@@ -1,9 +1,8 @@
 """A private ZooKeeper: one server or an ensemble."""
 
 from pathlib import Path
-from typing import Self
 
-from .base import HOST, Server, reserve_port, start_all, stop_all
+from .base import HOST, Group, Server
 from .programs import ServerMissing, required
 
 _JARS = Path("/usr/share/java")
@@ -15,7 +14,7 @@ class ZooKeeperNode(Server):
     def __init__(self, myid: int) -> None:
         super().__init__()
         self.myid = myid
-        self.peer_ports = (reserve_port(), reserve_port())
+        self.peer_ports = (self.reserve(), self.reserve())
         self.settings: list[str] = []
 
     @property
@@ -39,19 +38,14 @@ class ZooKeeperNode(Server):
         # A node without a quorum replies that it is not currently serving requests.
         return b"Mode:" in self.send(b"srvr")
 
-    def stop(self) -> None:
-        super().stop()
-        for _, mark in self.peer_ports:
-            mark.close()
 
-
-class ZooKeeper:
+class ZooKeeper(Group):
     """A single ZooKeeper or an ensemble."""
 
     def __init__(self, nodes: int = 3) -> None:
-        self.nodes = [ZooKeeperNode(myid) for myid in range(1, nodes + 1)]
+        self.servers = self.nodes = [ZooKeeperNode(myid) for myid in range(1, nodes + 1)]
         peers = [
-            f"server.{node.myid}={HOST}:{node.peer_ports[0][0]}:{node.peer_ports[1][0]}"
+            f"server.{node.myid}={HOST}:{node.peer_ports[0]}:{node.peer_ports[1]}"
             for node in self.nodes
         ]
         for node in self.nodes:
@@ -72,16 +66,3 @@ class ZooKeeper:
     def hosts(self) -> str:
         """Return the addresses, comma separated as kazoo expects them."""
         return ",".join(node.url for node in self.nodes)
-
-    def start(self) -> None:
-        start_all(self.nodes)
-
-    def stop(self) -> None:
-        stop_all(self.nodes)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()

@@ -27,7 +27,7 @@ class Partitioned(ZooKeeper):
         for node, peer in itertools.permutations(self.nodes, 2):
             there, back = f"127.{node.myid}.0.{peer.myid}", f"127.{peer.myid}.0.{node.myid}"
             replacement = (f"{HOST}:".encode(), f"{back}:".encode())
-            for port, _ in peer.peer_ports:
+            for port in peer.peer_ports:
                 proxy = Proxy(port, listen=(there, port), rewrite=replacement)
                 self.links.append(({node.myid, peer.myid}, proxy))
             node.settings = [

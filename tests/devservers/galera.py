@@ -5,9 +5,8 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Self
 
-from devservers import HOST, MariaDb, ServerError, ServerMissing, reserve_port, start_all, stop_all
+from devservers import HOST, Group, MariaDb, ServerError, ServerMissing, start_all
 from tests.devservers.haproxy import HaProxy
 
 PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
@@ -18,7 +17,7 @@ class GaleraNode(MariaDb):
 
     def __init__(self) -> None:
         super().__init__()
-        self.group_port, self._group_mark = reserve_port()
+        self.group_port = self.reserve()
         self.peers: Sequence[GaleraNode] = ()
 
     @property
@@ -66,18 +65,15 @@ class GaleraNode(MariaDb):
             cursor.execute("SHOW STATUS LIKE %s", [name])
             return int(cursor.fetchone()[1])
 
-    def stop(self) -> None:
-        super().stop()
-        self._group_mark.close()
 
-
-class Galera:
+class Galera(Group):
     """Three nodes and the HAProxy in front of them, which leads to one of them, or to all."""
 
     def __init__(self, *, has_one_writer: bool = True) -> None:
         self.nodes = [GaleraNode() for _ in range(3)]
         self.proxy = HaProxy("galera", *((node.port, node.port) for node in self.nodes))
         self.proxy.has_one_writer = has_one_writer
+        self.servers = [self.proxy, *self.nodes]
 
     def conflicts(self) -> int:
         """Return the number of transactions that were rolled back because of another node's."""
@@ -88,19 +84,14 @@ class Galera:
         """Return the address for clients."""
         return f"mysql://root@{self.proxy.url}/shop"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         first, *others = self.nodes
-        try:
-            first.start()
-            first.terminate()
-            for node in others:
-                node.copy(first)
-            self._remember_each_other()
-            start_all([*self.nodes, self.proxy])
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        first.start()
+        first.terminate()
+        for node in others:
+            node.copy(first)
+        self._remember_each_other()
+        start_all([*self.nodes, self.proxy])
 
     def _remember_each_other(self) -> None:
         """Let the nodes start as those of a cluster that was shut down: none copies another."""
@@ -110,6 +101,3 @@ class Galera:
         for node, member in zip(self.nodes, members, strict=True):
             node.peers = self.nodes
             (node.data / "gvwstate.dat").write_text("\n".join([f"my_uuid: {member}", *view]))
-
-    def __exit__(self, *exc_info: object) -> None:
-        stop_all([self.proxy, *self.nodes])

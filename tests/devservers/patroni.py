@@ -5,11 +5,11 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from devservers import HOST, Server, reserve_port, start_all, stop_all
+from devservers import HOST, Group, Server
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from devservers.postgresql import HELLO, USER, unprivileged
@@ -25,7 +25,7 @@ class Etcd(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.peer_port, self._peer_mark = reserve_port()
+        self.peer_port = self.reserve()
 
     @property
     def url(self) -> str:
@@ -42,10 +42,6 @@ class Etcd(Server):
     def is_ready(self) -> bool:
         return b'"true"' in self.send(b"GET /health HTTP/1.0\r\n\r\n")
 
-    def stop(self) -> None:
-        super().stop()
-        self._peer_mark.close()
-
 
 class PatroniNode(Server):
     """A machine with Patroni and its PostgreSQL: `kill` ends both at the same time.
@@ -57,7 +53,7 @@ class PatroniNode(Server):
     def __init__(self, name: str, etcd: Etcd, dynamic: dict[str, Any]) -> None:
         super().__init__()
         self.name, self.etcd, self.dynamic = name, etcd, dynamic
-        self.rest_port, self._rest_mark = reserve_port()
+        self.rest_port = self.reserve()
         self.replication = Proxy(self.port)
 
     @property
@@ -124,11 +120,10 @@ class PatroniNode(Server):
 
     def stop(self) -> None:
         super().stop()
-        self._rest_mark.close()
         self.replication.close()
 
 
-class Patroni:
+class Patroni(Group):
     """Two nodes, the first of which is the primary at first, their etcd, and the HAProxy."""
 
     def __init__(self, *, is_synchronous: bool) -> None:
@@ -140,28 +135,21 @@ class Patroni:
         self.is_synchronous = is_synchronous
         ports = ((node.port, node.rest_port) for node in (self.primary, self.standby))
         self.proxy = HaProxy("patroni", *ports, hello=HELLO)
+        self.servers = [self.proxy, self.standby, self.primary, self.etcd]
 
     @property
     def url(self) -> str:
         """Return the address for clients."""
         return f"postgresql://{USER}@{self.proxy.url}/shop"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         role = "synchronous" if self.is_synchronous else "replica"
-        try:
-            start_all([self.etcd])
-            start_all([self.primary])
-            until(lambda: self.primary.responds("primary"), "the primary")
-            start_all([self.standby])
-            until(lambda: self.standby.responds(role), f"a {role} standby", 40)
-            url = self.primary.url.replace("/shop", "/postgres")
-            with psycopg.connect(url, autocommit=True) as session:
-                session.execute("CREATE DATABASE shop")
-            start_all([self.proxy])
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        stop_all([self.proxy, self.standby, self.primary, self.etcd])
+        self.etcd.start()
+        self.primary.start()
+        until(lambda: self.primary.responds("primary"), "the primary")
+        self.standby.start()
+        until(lambda: self.standby.responds(role), f"a {role} standby", 40)
+        url = self.primary.url.replace("/shop", "/postgres")
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute("CREATE DATABASE shop")
+        self.proxy.start()

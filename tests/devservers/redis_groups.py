@@ -1,9 +1,8 @@
 """A master that Sentinels watch, and a Cluster, of the embedded Valkey."""
 
 from collections.abc import Sequence
-from typing import Self
 
-from devservers import HOST, Redis, Server, ServerFailed, reserve_port, start_all, stop_all
+from devservers import HOST, Group, Redis, ServerFailed, start_all
 from devservers.faults.waiting import until
 
 SLOTS = 16384
@@ -59,26 +58,6 @@ class Sentinel(Node):
         return str(master.port) in self.ask("SENTINEL GET-MASTER-ADDR-BY-NAME locks")
 
 
-class Group:
-    """Servers that start and stop together."""
-
-    nodes: Sequence[Server]
-
-    def start(self) -> None:
-        start_all(self.nodes)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            stop_all(self.nodes)
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        stop_all(self.nodes)
-
-
 class SentinelRedis(Group):
     """A master, its replica, and three Sentinels that promote the replica within two seconds."""
 
@@ -86,7 +65,7 @@ class SentinelRedis(Group):
         self.master = Node()
         self.replica = Node(replica_of=self.master)
         self.sentinels = [Sentinel(self.master) for _ in range(3)]
-        self.nodes = [*self.sentinels, self.replica, self.master]
+        self.servers = self.nodes = [*self.sentinels, self.replica, self.master]
 
     @property
     def url(self) -> str:
@@ -114,7 +93,7 @@ class ClusterNode(Node):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bus_port, self._bus_mark = reserve_port()
+        self.bus_port = self.reserve()
         self.config = (
             *("--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)),
             *("--cluster-node-timeout", "1000", "--cluster-config-file", "nodes.conf"),
@@ -127,16 +106,12 @@ class ClusterNode(Node):
         """Return its name in the Cluster."""
         return self.ask("CLUSTER MYID").split("\r\n")[1]
 
-    def stop(self) -> None:
-        super().stop()
-        self._bus_mark.close()
-
 
 class RedisCluster(Group):
     """Three masters, each with a third of the slots, and three replicas in their order."""
 
     def __init__(self) -> None:
-        self.nodes: list[ClusterNode] = [ClusterNode() for _ in range(6)]
+        self.servers = self.nodes = [ClusterNode() for _ in range(6)]
         self.masters, self.replicas = self.nodes[:3], self.nodes[3:]
 
     @property
@@ -150,7 +125,7 @@ class RedisCluster(Group):
             replica.ask("CONFIG SET cluster-replica-no-failover yes")
 
     def start(self) -> None:
-        start_all(self.nodes)
+        super().start()
         first = self.nodes[0]
         for number, master in enumerate(self.masters):
             begin, end = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1

@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 def carry(name: str, topology: Topology, *steps: Step, **asked: Any) -> Report:
-    """Run the sales and return the report; print what each step did to each sale.
+    """Run the sales, whose accounts must agree; return the report, and print each step's part.
 
     `asked` may have `backend`, the lock; `queued`, the number of queued sales, instead of one
     direct sale; and `is_idle`, if no order of these is written before the last step has ended.
@@ -56,6 +56,7 @@ def carry(name: str, topology: Topology, *steps: Step, **asked: Any) -> Report:
         for sale in sales:
             sys.stdout.write(f"\n{name}, step {number}, {show.format(**sale)}")
     sys.stdout.write("\n{0}: {acknowledged} purchases, {lost} lost\n".format(name, **report))
+    assert report["breaches"] == []
     return report
 
 

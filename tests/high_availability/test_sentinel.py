@@ -30,7 +30,6 @@ def sell(name: str, servers: SentinelRedis, *steps: Step, **asked: object) -> Re
     assert failover["gap"] < MAX_GAP
     assert {*failover["answers"]} <= {"201", "202", "503"}
     assert failover["answers"]["503"]
-    assert report["breaches"] == []
     return report
 
 

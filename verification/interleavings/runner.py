@@ -12,7 +12,7 @@ from inventory.stock import create_stock
 from verification.interleavings.gates import gates
 from verification.interleavings.perform import Runs
 from verification.interleavings.programs import PROGRAMS
-from verification.interleavings.search import search
+from verification.interleavings.search import Result, search
 from verification.interleavings.worlds import Stores
 
 MASTERS = 3
@@ -21,9 +21,7 @@ MASTERS = 3
 def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
     """Search the interleavings of one program; return what was found."""
     program, began = PROGRAMS[name], time.monotonic()
-    runs = Runs(program, stores.open(program.store), stores.stock_id)
-    with closing(runs), gates(runs.world):
-        found = search(runs.perform, limit)
+    found = searched(name, limit, stores)
     return {
         "name": name,
         "clients": program.clients,
@@ -33,6 +31,14 @@ def run(name: str, limit: int, stores: Stores) -> dict[str, Any]:
         "is_expected": found.violation in (program.breaks, "" if not found.is_complete else None),
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def searched(name: str, limit: int, stores: Stores, *, until_violation: bool = False) -> Result:
+    """Search the interleavings of one program."""
+    program = PROGRAMS[name]
+    world = stores.open(program.store)
+    with gates(world), closing(Runs(program, world, stores.stock_id)) as runs:
+        return search(runs.perform, limit, until_violation=until_violation)
 
 
 def main(asked: dict[str, Any], _servers: object) -> None:

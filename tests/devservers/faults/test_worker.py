@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devservers.base import injected_faults
 from devservers.faults.waiting import FaultFailed
-from devservers.faults.worker import WorkerProcess
+from devservers.faults.worker import WorkerProcess, send_to_parent
 from devservers.process import process_state
+
+COMMANDS = f"{__name__}:Commands"
+
+
+class Commands:
+    """The child's side."""
+
+    ERRORS = (ZeroDivisionError,)
+
+    def divide(self, a: int, b: int) -> dict[str, Any]:
+        return {"result": a // b}
+
+    def announce(self) -> None:
+        """Send a line from a thread instead of a reply."""
+        threading.Thread(target=send_to_parent, args=[{"announced": True}]).start()
+
+    def crash(self) -> None:
+        os.write(2, b"ZeroDivisionError: of no use\n")
+        os._exit(1)
 
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    with WorkerProcess("tests.devservers.faults.commands:Commands") as process:
+    with WorkerProcess(COMMANDS) as process:
         yield process
 
 
@@ -31,8 +53,7 @@ def test_replies_arrive_in_the_order_of_the_requests(worker: WorkerProcess) -> N
 
 
 def test_error_about_an_end_quotes_the_exit_code_and_stderr(tmp_path: Path) -> None:
-    path = "tests.devservers.faults.commands:Commands"
-    with WorkerProcess(path, log=tmp_path / "log") as worker:
+    with WorkerProcess(COMMANDS, log=tmp_path / "log") as worker:
         with pytest.raises(FaultFailed, match=r"exit code 1: .*ZeroDivisionError"):
             worker.call("crash")
         with pytest.raises(FaultFailed, match="exit code 1"):

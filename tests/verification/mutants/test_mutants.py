@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -13,10 +12,7 @@ from inventory.models import Product
 from inventory.stock import create_stock
 from tests.fault_rows import record_outcome
 from tests.verification.mutants.mutants import MUTANTS
-from verification.interleavings.gates import gates
-from verification.interleavings.perform import Runs
-from verification.interleavings.programs import PROGRAMS
-from verification.interleavings.search import Result, search
+from verification.interleavings.runner import searched
 from verification.interleavings.worlds import Stores
 
 LIMIT = 800
@@ -44,14 +40,6 @@ def stores(servers: list[Redis]) -> Stores:
     return Stores(servers[0].url, [server.url for server in servers[1:]], stock_id)
 
 
-def violations(stores: Stores, name: str, limit: int) -> Result:
-    """Search until the first violation."""
-    program = PROGRAMS[name]
-    world = stores.open(program.store)
-    with gates(world), closing(Runs(program, world, stores.stock_id)) as runs:
-        return search(runs.perform, limit, until_violation=True)
-
-
 @pytest.mark.faults(row="M", backend="each store", fired="mutant")
 @pytest.mark.parametrize(
     ("program", "mutant"),
@@ -65,7 +53,7 @@ def test_mutant_is_found(
     stores: Stores, program: str, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     MUTANTS[program][mutant](monkeypatch)
-    found = violations(stores, program, LIMIT)
+    found = searched(program, LIMIT, stores, until_violation=True)
     assert found.violation
     record_outcome(f"{mutant}: {found.violation} in run {found.first} of {program}")
 
@@ -73,6 +61,6 @@ def test_mutant_is_found(
 @pytest.mark.long
 @pytest.mark.parametrize("program", MUTANTS)
 def test_right_lock_violates_nothing(stores: Stores, program: str) -> None:
-    found = violations(stores, program, LIMIT)
+    found = searched(program, LIMIT, stores, until_violation=True)
     assert (found.violation, found.trace) == ("", ())
     assert found.is_complete or found.runs == LIMIT
