@@ -61,9 +61,9 @@ def record_fault(description: str) -> None:
     injected_faults[description] += 1
 
 
-def record_outcome(description: str, times: int = 1) -> None:
+def record_outcome(description: str) -> None:
     """Count what a fault led to."""
-    _outcomes[description] += times
+    _outcomes[description] += 1
 
 
 def audit_sale(*, sale: Any) -> Any:

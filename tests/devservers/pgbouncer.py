@@ -8,11 +8,11 @@ from devservers.programs import required
 
 
 class PgBouncer(Server):
-    """A connection pooler in front of a PostgreSQL; `mode` is its pool_mode."""
+    """A connection pooler for transactions in front of a PostgreSQL."""
 
-    def __init__(self, server: PostgreSql, mode: str = "transaction", **options: Any) -> None:
+    def __init__(self, server: PostgreSql, **options: Any) -> None:
         super().__init__(**options)
-        self.server, self.mode = server, mode
+        self.server = server
 
     @property
     def url(self) -> str:
@@ -24,7 +24,7 @@ class PgBouncer(Server):
             "listen_port": self.port,
             "unix_socket_dir": "",
             "auth_type": "any",
-            "pool_mode": self.mode,
+            "pool_mode": "transaction",
             # Drivers send it, and PgBouncer refuses what it does not know.
             "ignore_startup_parameters": "extra_float_digits",
         }

@@ -1,7 +1,5 @@
 """A master that Sentinels watch, and a Cluster, of the embedded Valkey."""
 
-from collections.abc import Sequence
-
 from devservers import HOST, Group, Redis, ServerFailed, start_all
 from devservers.faults.waiting import until
 
@@ -11,8 +9,8 @@ SLOTS = 16384
 class Node(Redis):
     """A Valkey that is asked without a client library."""
 
-    def __init__(self, *, replica_of: Redis | None = None, config: Sequence[str] = ()) -> None:
-        super().__init__(prefer="embedded", replica_of=replica_of, config=config)
+    def __init__(self, *, replica_of: Redis | None = None) -> None:
+        super().__init__(prefer="embedded", replica_of=replica_of)
 
     def ask(self, command: str) -> str:
         """Return the start of the reply to a command; raise ServerFailed for an error."""

@@ -5,7 +5,6 @@ It shares no code with verification/histories, so that a mistake there is not re
 """
 
 import copy
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -226,16 +225,8 @@ def _stretch(ops: list[Op], rng: random.Random) -> None:
     """Give each operation a call before its instant and a return after it."""
     for place, op in enumerate(ops):
         instant = 100 * (place + 1)
-        op.called = instant - rng.choice([5, 50, 150, 300])
+        op.called = max(0, instant - rng.choice([5, 50, 150, 300]))
         op.returned = instant + rng.choice([5, 50, 150, 300])
-    for actor in {op.actor for op in ops}:  # one operation of an actor at a time
-        own = [op for op in ops if op.actor == actor]
-        for before, after in itertools.pairwise(own):
-            if before.returned >= after.called:
-                middle = 50 * (ops.index(before) + ops.index(after) + 2)
-                before.returned, after.called = middle - 1, middle + 1
-    for op in ops:
-        op.called = max(0, op.called)
         if op.outcome == "unknown":
             op.returned = NEVER
 

@@ -25,10 +25,12 @@ def operation(
     return [call] if end is None else [call, {**named, "t": end * MS, "type": kind, **fields}]
 
 
-def violations(folder: Path, rows: list[Row], workload: str = "mutex") -> list[str]:
-    plan = Plan(seed=1, backend="redis", workload=workload, names=1, faults=())
+PLAN = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
+
+
+def violations(folder: Path, rows: list[Row]) -> list[str]:
     (folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [one.partition(":")[0] for one in judge(plan, folder).violations]
+    return [one.partition(":")[0] for one in judge(PLAN, folder).violations]
 
 
 A = operation("acquire", "a1", 0, 1, token=1, deadline=100)
@@ -76,14 +78,13 @@ def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
 
 
 def test_what_is_left_over_is_found() -> None:
-    plan = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
     before = {"descriptors": 10, "threads": 2}
     clean = {"actor": "a", "held": [], "listed": [], "threads": ["main"]}
     clean |= {"before": before, "resources": before}
-    assert judge_ends(plan, {"missing": []}, [clean]) == []
+    assert judge_ends(PLAN, {"missing": []}, [clean]) == []
     grown = {"descriptors": 50, "threads": 9}
     dirty = {**clean, "held": ["n"], "listed": ["m"], "resources": grown}
-    found = judge_ends(plan, {"missing": ["n"]}, [dirty])
+    found = judge_ends(PLAN, {"missing": ["n"]}, [dirty])
     assert [one.partition(":")[0] for one in found] == ["liveness", *["leaks"] * 4]
 
 

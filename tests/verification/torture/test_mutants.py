@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from tests.verification.torture.mutants import MUTANTS, seconds_until_found
-from verification.torture.plan import generate
+from tests.verification.torture.mutants import MUTANTS, plan_that_finds
 from verification.torture.runner import Torture
 
 TRIED = list(MUTANTS) if "ALL_MUTANTS" in os.environ else ["F2", "F5"]
@@ -15,8 +14,7 @@ TRIED = list(MUTANTS) if "ALL_MUTANTS" in os.environ else ["F2", "F5"]
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", TRIED)
 def test_torture_finds(mutant: str) -> None:
-    backend, workload, before, _ = MUTANTS[mutant]
-    _seconds, seed, found = seconds_until_found(mutant, seed=before)
-    assert found
+    plan = plan_that_finds(mutant)
+    assert plan
     with Torture() as torture:
-        assert torture.run(generate(seed, backend, (workload,))).violations == []
+        assert torture.run(plan).violations == []
