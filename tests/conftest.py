@@ -43,7 +43,6 @@ LONG_FILES = (
     "test_demo.py",
     "test_library_tutorial.py",
     "test_replayed_pages.py",
-    "test_library_how_to.py",
 )
 """Files with few tests that take long, because they start all services or a new environment."""
 

@@ -25,7 +25,7 @@ REPLAYED = {
     f"docs/library/{page}.md"
     for page in ("tutorial", "migrate", "test-your-code", "write-a-backend")
 } | {"docs/how-to/buy-with-curl.md"}
-"""test_library_tutorial.py, test_library_how_to.py and test_replayed_pages.py run their blocks."""
+"""test_library_tutorial.py and test_replayed_pages.py run their blocks."""
 SHELL = [block for block in BLOCKS if block.language == "sh" and block.page not in REPLAYED]
 
 

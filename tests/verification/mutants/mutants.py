@@ -55,21 +55,9 @@ def method(owner: Any, name: str, new: Any) -> Patch:
     return lambda monkeypatch: monkeypatch.setattr(owner, name, new)
 
 
-def _release_never_lost(self: RedisBackend, claim: Any, token: int) -> None:
-    self._release(claim)
-
-
-def _extend_unasked(self: RedisBackend, claim: Any, token: int, ttl: float) -> float:
-    return time.monotonic() + ttl
-
-
 def _release_again_is_lost(self: RedisBackend, claim: Any, token: int) -> None:
     if not self._release(claim)[0]:
         raise claim.lost()
-
-
-def _withdraw_nothing(self: Any, pool: Any, claim: Any, connection: Any, entry: str) -> None:
-    pool.give(connection)
 
 
 def _retry_on_another_channel(
@@ -103,10 +91,6 @@ def _tell_one(self: RedLockBackend, packed: bytes, timeout: float) -> bool:
     return True
 
 
-def _pack_without_nx(*words: str) -> bytes:
-    return pack(*(word for word in words if word != "NX"))
-
-
 def _read_before_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     claim_stock = stock.claim_stock
 
@@ -136,8 +120,10 @@ MUTANTS: dict[str, dict[str, Patch]] = {
             KEEP, "HGET', KEYS[1], 'owner') ~= ARGV[1]", "EXISTS', KEYS[1]) == 0"
         ),
         "renew-unheld": lua(KEEP, "\n  return 0\nend\nif ARGV[2]", "\n  return 1\nend\nif ARGV[2]"),
-        "release-never-lost": method(RedisBackend, "release", _release_never_lost),
-        "extend-never-asked": method(RedisBackend, "extend", _extend_unasked),
+        "release-never-lost": method(RedisBackend, "release", lambda self, c, _: self._release(c)),
+        "extend-never-asked": method(
+            RedisBackend, "extend", lambda self, claim, token, ttl: time.monotonic() + ttl
+        ),
     },
     "redis/wait": {
         "token-stays": lua(TAKE, NEXT_TOKEN, "return math.max(last, 1)"),
@@ -151,7 +137,9 @@ MUTANTS: dict[str, dict[str, Patch]] = {
         "late-grant-kept": lua(
             RELEASE, f"if {IS_FOREIGN} then", f"if entry ~= '' or {IS_FOREIGN} then"
         ),
-        "no-withdrawal": method(RedisBackend, "_withdraw", _withdraw_nothing),
+        "no-withdrawal": method(
+            RedisBackend, "_withdraw", lambda self, pool, claim, wire, entry: pool.give(wire)
+        ),
     },
     "redis/lost-reply": {
         "second-take-waits": lua(TAKE, "if holder == caller then", "if false then"),
@@ -162,7 +150,9 @@ MUTANTS: dict[str, dict[str, Patch]] = {
         "quorum-of-one": _one_is_a_majority,
         "no-is-yes": _no_is_yes,
         "partial-release": method(RedLockBackend, "_tell", _tell_one),
-        "vote-replaces": method(redlock, "pack", _pack_without_nx),
+        "vote-replaces": method(
+            redlock, "pack", lambda *words: pack(*(word for word in words if word != "NX"))
+        ),
     },
     "database/exclusive": {
         "row-taken-while-held": sql("take", "expires_at <=", "0 <="),
