@@ -18,15 +18,7 @@ from django.core.management.color import no_style
 from django.db import connection
 from django.test import TransactionTestCase
 
-from devservers import (
-    MariaDb,
-    PostgreSql,
-    Redis,
-    ServerMissing,
-    ZooKeeper,
-    start_all,
-    stop_all,
-)
+from devservers import MariaDb, PostgreSql, Redis, ServerMissing, ZooKeeper, start_all, stop_all
 from devservers.faults.waiting import WAIT_TIMEOUT
 from devservers.temporary import temporary_directory
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis

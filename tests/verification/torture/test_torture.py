@@ -13,11 +13,7 @@ from django.core.management import CommandError
 from devservers.faults.waiting import FaultFailed
 from tests.loadtest.lab import verify
 from verification.torture.campaign import TortureParams, plans, reduce
-from verification.torture.catalogue import (
-    MARKS,
-    WORKLOADS,
-    kinds_of,
-)
+from verification.torture.catalogue import MARKS, WORKLOADS, kinds_of
 from verification.torture.commands import Commands
 from verification.torture.plan import MANY, OPERATOR, Fault, Plan, generate
 from verification.torture.runner import Run, Torture
