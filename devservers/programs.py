@@ -1,4 +1,4 @@
-"""Programs of Debian packages that the private servers run."""
+"""Programs of Debian packages that the private servers and the tests run."""
 
 import os
 import shutil
@@ -33,6 +33,9 @@ DEBIAN_PACKAGES = {
     "wrk": "wrk",
     "promtool": "prometheus",
     "xgettext": "gettext",
+    "make": "make",
+    "curl": "curl",
+    "wget": "wget",
 }
 # Debian keeps servers off the PATH of ordinary users.
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]

@@ -20,6 +20,7 @@ from django.test import TransactionTestCase
 
 from devservers import MariaDb, PostgreSql, Redis, ServerMissing, ZooKeeper, start_all, stop_all
 from devservers.faults.waiting import WAIT_TIMEOUT
+from devservers.programs import DEBIAN_PACKAGES
 from devservers.temporary import temporary_directory
 from tests.devservers.redis_groups import RedisCluster, SentinelRedis
 from tests.fault_rows import (  # noqa: F401 - hooks
@@ -133,11 +134,14 @@ def pytest_pyfunc_call() -> Generator[None, Any, Any]:
 
 
 def _skip_what_is_missing() -> Generator[None, Any, Any]:
-    """Skip a test whose server is not installed, with the command to install it; fail in CI."""
+    """Skip a test whose program is not installed, with the command to install it; fail in CI."""
     try:
         return (yield)
-    except ServerMissing as missing:
-        if _CI:
+    except (ServerMissing, FileNotFoundError) as error:
+        missing = error
+        if isinstance(error, FileNotFoundError) and error.filename in DEBIAN_PACKAGES:
+            missing = ServerMissing(error.filename)  # a test that starts the program by its name
+        if _CI or not isinstance(missing, ServerMissing):
             raise
         pytest.skip(str(missing))
 
