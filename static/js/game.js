@@ -65,6 +65,9 @@
   }
 
   mark();
-  document.addEventListener("htmx:afterSwap", mark);
+  document.addEventListener("htmx:afterSwap", ({ detail }) => {
+    history.replaceState(null, "", detail.pathInfo.responsePath); // for a reload, and to share it
+    mark();
+  });
   if (globalThis.recordedGame) replay(globalThis.recordedGame);
 })();
