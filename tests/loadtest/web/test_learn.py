@@ -28,7 +28,7 @@ def facts_of(found: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
     """The path of each text, and the facts that it names."""
     for name, one in found.items():
         if isinstance(one, str):
-            yield f"{path}/{name}", sorted(re.findall(r"%\(\w+\)[.\d]*[dfs]", one))
+            yield f"{path}/{name}", sorted(re.findall(r"%\(\w+\)[.\d]*[dfs]|\{\w+\}", one))
         else:
             yield from facts_of(one, f"{path}/{name}")
 
