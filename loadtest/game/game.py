@@ -53,7 +53,7 @@ class Game:
         options = {
             "folder": str(testbed.folder),
             "locks": {variant.alias: settings.LOCKS[variant.alias]},
-            "timeout": 3600.0,  # a waiter waits as long as the game lasts
+            "timeout": 3600.0,  # a waiter waits until the level ends
             "databases": {},
         }
         # A forked process must not share a connection.

@@ -26,7 +26,7 @@ def _read() -> dict[str, Any]:
 
 @cache
 def recorded(level: str) -> list[dict[str, Any]]:
-    """Return a level without and with its guard; its states are as `shown` returns them."""
+    """Return a level without and with its guard; its states are what the page shows."""
     halves = []
     for guarded, half in enumerate(_read()["levels"][level]):
         states = []
