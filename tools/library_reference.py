@@ -49,6 +49,13 @@ NAMES = {
     "Attributes of LockTimeout": ("LockTimeout", "holder since"),
 }
 """The public names of `locking`, each with its object and the members that users need."""
+TITLES = {
+    "counts_in_store": "re-entry count in store",
+    "session_bound": "ends with session",
+    "survives_minority": "survives loss of a minority",
+    "shared": "semaphore, read-write lock",
+}
+"""Columns of the table of properties whose names alone say too little."""
 
 
 def plain(text: str | None) -> str:
@@ -116,7 +123,8 @@ def properties() -> str:
     for alias, declared in capabilities().items():
         marks = ("yes" if getattr(declared, name) else "-" for name in names)
         rows.append([f"`{alias}`", declared.exclusion, *marks])
-    return marked.table(["backend", "excludes", *(name.replace("_", " ") for name in names)], rows)
+    titles = (TITLES.get(name, name.replace("_", " ")) for name in names)
+    return marked.table(["backend", "excludes", *titles], rows)
 
 
 PARTS = {

@@ -1,11 +1,65 @@
-"""A session that starts while its server is paused stops, too."""
+"""A process that stops itself stops at that point, even if its main thread has no time to run."""
 
+import os
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 
+import pytest
+
 from devservers import HOST, PostgreSql
+from devservers.faults.waiting import until
 from devservers.postgresql import HELLO
-from devservers.process import is_stopped
+from devservers.process import is_stopped, process_state
+
+STOPS = """
+import os, signal, sys, threading, time
+from devservers.faults.injectors import inject_into_self
+
+ready = threading.Event()
+
+def stop():
+    ready.wait()
+    if sys.argv[1] == "process":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        inject_into_self("stop")
+    while True:
+        os.write(1, b"went on ")
+        time.sleep(0.001)
+
+thread = threading.Thread(target=stop)
+thread.start()
+os.sched_setaffinity(0, {int(sys.argv[2])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+ready.set()
+thread.join()
+"""
+TRIES = 20
+
+
+def goes_on(way: str, cpu: str) -> bytes:
+    """What a thread still does after it has stopped its process."""
+    command = [sys.executable, "-c", STOPS, way, cpu]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        until(lambda: process_state(process.pid) == "T", "the stop", 60)
+        process.kill()
+        return process.communicate()[0]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE")
+def test_thread_does_not_go_on_after_it_has_stopped_its_process() -> None:
+    """The control sends the signal to the process: its thread goes on."""
+    cpu = str(min(os.sched_getaffinity(0)))
+    loop = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", loop]) as busy:
+        try:
+            assert any(goes_on("process", cpu) for _ in range(TRIES))
+            assert [goes_on("thread", cpu) for _ in range(3)] == [b""] * 3
+        finally:
+            busy.kill()
 
 
 class Busy(PostgreSql):
