@@ -109,9 +109,9 @@ class Renewer:
             self.thread = None  # from here on, `add` starts a thread
             if self.leases:  # this one was added before that
                 self.thread = threading.current_thread()
-        if self.thread is None:
-            self._helper.end()
-        return self.thread is None
+                return False
+        self._helper.end()
+        return True
 
     def _run_once(self) -> None:
         with self._wake:

@@ -173,7 +173,6 @@ def test_renewal_without_a_reply_delays_no_other_lease() -> None:
         until(lambda: len(lost) == 3, "the loss of the leases without a renewal")
         until(lambda: time.monotonic() > leases[-1].granted_at + 2 * TTL, "two leases passing")
         assert not any(lease.lost for lease in leases)
-        assert len(backend.renewer.unanswered) <= 3
     finally:
         request.end()
         for lock in healthy:
@@ -195,6 +194,19 @@ def test_one_thread_renews_all_leases_of_a_backend_and_ends_without_any(
     with backend.lock("a", ttl=TTL):
         before = len(backend.backend.times("extend"))
         until(lambda: len(backend.backend.times("extend")) > before, "renewals by a new thread")
+
+
+def test_lease_that_arrives_as_the_thread_ends_gets_one_thread(
+    monkeypatch: pytest.MonkeyPatch, backend
+) -> None:
+    monkeypatch.setattr("locking.lease.watchdog.IDLE", 0.05)
+    renewer = backend.renewer
+    with backend.lock("a", ttl=60) as lease:
+        thread = renewer.thread
+        monkeypatch.setattr(renewer._helper, "end", lambda: renewer.add(lease))
+        renewer.remove(lease)
+        until(lambda: not thread.is_alive(), "the first thread ending")
+        assert renewer.thread.is_alive()
 
 
 def test_leases_that_do_not_expire_are_not_renewed(process) -> None:
