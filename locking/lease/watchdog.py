@@ -29,9 +29,9 @@ logger = logging.getLogger("locking")
 RETRIES_PER_TTL = 20
 
 PATIENCE = 0.1
-"""Seconds without progress after which another thread renews the leases that are due."""
+"""Seconds without a reply after which another thread makes the next request."""
 MAX_UNANSWERED = 8
-"""Requests to one backend without a reply; more would not help against a store that is down."""
+"""Most requests to one backend without a reply; more would not help if the store is down."""
 
 IDLE = 1.0
 """Longest time in seconds between two checks of leases that need no renewal."""
@@ -67,7 +67,7 @@ class Renewer:
         self.next_renewal = math.inf
         """Monotonic time at which the thread wakes; a lease that is due earlier must wake it."""
         self.thread: threading.Thread | None = None
-        self._helper = HelperThread(f"renewals-{alias}")
+        self.helper = HelperThread(f"renewals-{alias}")
         self.unanswered: list[Future[None]] = []
         """Requests without a reply in time, each in a thread of its own."""
         self._pending: set[_Lease] = set()
@@ -110,7 +110,7 @@ class Renewer:
             if self.leases:  # this one was added before that
                 self.thread = threading.current_thread()
                 return False
-        self._helper.end()
+        self.helper.end()
         return True
 
     def _run_once(self) -> None:
@@ -143,13 +143,13 @@ class Renewer:
             wait(self.unanswered, PATIENCE, FIRST_COMPLETED)
             self.unanswered = [one for one in self.unanswered if not one.done()]
         try:
-            asked = self._helper.submit(partial(self._attempt, request))
+            asked = self.helper.submit(partial(self._attempt, request))
         except RuntimeError:  # no more threads
             self._attempt(request)
             return
         wait([asked], PATIENCE)
         if not asked.done():
-            self._helper.end()  # after this request: the next one gets another thread
+            self.helper.end()  # after this request: the next one gets another thread
             self.unanswered.append(asked)
 
     def _attempt(self, request: Callable[[], None]) -> None:

@@ -203,7 +203,7 @@ def test_lease_that_arrives_as_the_thread_ends_gets_one_thread(
     renewer = backend.renewer
     with backend.lock("a", ttl=60) as lease:
         thread = renewer.thread
-        monkeypatch.setattr(renewer._helper, "end", lambda: renewer.add(lease))
+        monkeypatch.setattr(renewer.helper, "end", lambda: renewer.add(lease))
         renewer.remove(lease)
         until(lambda: not thread.is_alive(), "the first thread ending")
         assert renewer.thread.is_alive()
