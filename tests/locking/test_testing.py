@@ -62,7 +62,7 @@ def memory(lock_clock: VirtualClock) -> LockStore:  # noqa: F811
 
 @pytest.mark.parametrize(
     ("options", "seconds"),
-    [({}, 6.0), ({"ttl": 60, "max_hold": 10}, 10.0)],
+    [({}, 6.0), ({"ttl": 600, "max_hold": 100}, 100.0)],
     ids=["ttl", "max_hold"],
 )
 def test_advanced_clock_ends_the_lease(
@@ -72,9 +72,9 @@ def test_advanced_clock_ends_the_lease(
     held = memory.lock("invoice:42", on_lost=lost.append, **options)
     held.acquire()
     lease = held.lease
-    memory.backend.clock.advance(seconds - 1)
-    lease.check()  # within a second: max_hold is also a limit of the real time
-    memory.backend.clock.advance(1)
+    memory.backend.clock.advance(0.9 * seconds)
+    lease.check()  # within 10 s: max_hold is also a limit of the real time
+    memory.backend.clock.advance(0.1 * seconds)
     assert lease.lost
     assert lost == [lease]
     assert in_thread(acquire_and_release, memory, "invoice:42", 0)
