@@ -22,7 +22,7 @@ DOCS = ("docs/how-to/redis-deployments.md",)
 NEEDED = ("pyproject.toml", "LICENSE", *DOCS, "locking", "devservers")
 TESTS = ("__init__.py", "conftest.py", "fault_rows.py", "locking", "devservers")
 EXTRAS = "celery,mysql,postgresql,prometheus,redis,testing,zookeeper"
-TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12", "hypothesis>=6")
+TOOLS = ("pytest-django>=4.11", "pytest-xdist>=3.6", "django-environ>=0.12")
 TASKS = ("django-tasks>=0.12", "django-tasks-db>=0.13")
 LIMITED = ("django-celery-beat>=2.8", "django-ox>=1.9", "django-tasks-celery>=0.1.1")
 """They limit the versions of Django or Python; tests run without those that do."""
