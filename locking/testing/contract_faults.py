@@ -76,7 +76,7 @@ class Faults(ContractBase):
     def test_tokens_grow_through_a_restart(
         self, driver: StoreDriver, open_store: Open, name: str, slots: int | None
     ) -> None:
-        """The clock of the store, if it can be set, is behind after that."""
+        """The clock of the restarted store is a minute behind, if the driver can set it."""
         locks = open_store()
         claim = claim_on(locks, name, slots, ttl=3 * self.TTL)
         grant = granted(locks, claim)

@@ -83,11 +83,11 @@ class OwnStore(StoreDriver):
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/redis-deployments.md"
 (RULE,) = re.findall("^ACL SETUSER locks .*$", PAGE.read_text(), re.M)
-"""Creates the user that the documentation recommends; it may do the least that the lock needs."""
+"""Creates the user that the documentation recommends, with no more rights than the locks need."""
 
 
 def start_for_user(*nodes: Node) -> None:
-    """Start servers without data, so that the user may use the masters."""
+    """Start servers again and create the user, whom they keep in memory only."""
     start_all(nodes)
     for node in nodes:
         node.ask(RULE)

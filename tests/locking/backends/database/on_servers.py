@@ -40,7 +40,7 @@ class OnServer(Contract):
     breaks: ClassVar[bytes]
     """A part of the statement that breaks a lock."""
     holds_next = ""
-    """What the same session may hold when the statement arrives late: a suffix of the name."""
+    """A suffix: the same session holds this other name when the statement arrives late."""
 
     @pytest.fixture(autouse=True)
     def _database(self, driver: DatabaseDriver) -> None:

@@ -136,7 +136,7 @@ def servers() -> Iterator[SentinelRedis]:
 def test_acquisitions_resume_within_a_second_of_the_failover(
     connect: Connect, store: str, fault: str
 ) -> None:
-    """Only the sales of the dead node wait for it: tests/high_availability."""
+    """`tests/high_availability` shows that in a Cluster only the sales of the dead node wait."""
     tokens, failed, promoted = list[int](), 0, 0.0
 
     def pair() -> bool:

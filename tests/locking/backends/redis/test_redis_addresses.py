@@ -109,7 +109,7 @@ def test_url_of_sentinels_names_logins_ports_and_database() -> None:
 
 
 SENT = "eval evalsha subscribe scan ping info role wait asking cluster|slots pubsub|numsub"
-"""What clients send, and the script's command with a word of its own."""
+"""What clients send. The scripts call one command that needs a second word: PUBSUB NUMSUB."""
 
 
 def test_documented_rule_allows_no_more_than_the_commands_of_the_lock() -> None:
