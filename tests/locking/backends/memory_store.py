@@ -140,7 +140,8 @@ class MemoryBackend(Backend):
                     if until <= now:
                         break
                     ends = [held.expires_in for held in row.holders.values()]
-                    self.server.changed.wait(min(until, now + 60, *ends) - now + 0.001)
+                    # Late, so that a newcomer can come before the waiter notices the end.
+                    self.server.changed.wait(min(until, now + 60, *ends) - now + 0.1)
                 return None
             finally:
                 row.queue.remove(claim)
