@@ -138,19 +138,19 @@ class Renewer:
                 self._perform(partial(self._renew, lease))
 
     def _perform(self, request: Callable[[], None]) -> None:
-        """Let the helper thread make a request; do not wait long for the reply."""
-        while len(self.unanswered) >= MAX_UNANSWERED:
-            wait(self.unanswered, PATIENCE, FIRST_COMPLETED)
-            self.unanswered = [one for one in self.unanswered if not one.done()]
+        """Let a helper thread make a request; do not wait for its reply while another is late."""
+        while len(late := [one for one in self.unanswered if not one.done()]) >= MAX_UNANSWERED:
+            wait(late, PATIENCE, FIRST_COMPLETED)
+        self.unanswered = late
         try:
             asked = self.helper.submit(partial(self._attempt, request))
         except RuntimeError:  # no more threads
             self._attempt(request)
             return
-        wait([asked], PATIENCE)
+        wait([asked], 0 if late else PATIENCE)
         if not asked.done():
             self.helper.end()  # after this request: the next one gets another thread
-            self.unanswered.append(asked)
+            late.append(asked)
 
     def _attempt(self, request: Callable[[], None]) -> None:
         try:

@@ -118,6 +118,21 @@ def test_release_during_a_renewal_is_not_a_loss(backend) -> None:
     assert not lost
 
 
+def test_late_reply_delays_no_other_renewal(monkeypatch: pytest.MonkeyPatch, backend) -> None:
+    backend.backend.then("extend", *[request := HeldCall()] * 4)
+    first, *others = (backend.lock(name, ttl=TTL) for name in "abcd")
+    first.acquire()
+    until(lambda: backend.renewer.unanswered, "a late reply")
+    monkeypatch.setattr("locking.lease.watchdog.PATIENCE", 2 * WAIT_TIMEOUT)
+    for lock in others:
+        lock.acquire()
+    until(lambda: request.count == 4, "the requests of the others")
+    request.end()
+    for lock in (first, *others):
+        with suppress(LockLost):
+            lock.release()
+
+
 def test_shorter_extension_reschedules_the_renewal(
     monkeypatch: pytest.MonkeyPatch, backend
 ) -> None:
