@@ -99,3 +99,14 @@ def test_browser_without_script_waits_instead(client, settings, monkeypatch) -> 
     statuses = [sign_up(Client(), proof, f"new-{n}").status_code for n, proof in enumerate(waiting)]
     assert statuses == [302, 302, 429]
     assert sign_up(Client(), solved(shown(client)), "solved").status_code == 302
+
+
+@pytest.mark.django_db(transaction=True)
+def test_challenge_to_join_a_room_belongs_to_one_customer(settings) -> None:
+    settings.PROOF_OF_WORK = 8
+    path = f"/sales/{a_room().sale.slug}/room/join/"
+    other, own = (signed_in(headers={"Accept": "application/json"}) for _ in range(2))
+    refused = own.post(path)
+    assert (refused.status_code, refused.json()["error"]) == (403, "proof_required")
+    proof = solved(refused.json()["challenge"])
+    assert [one.post(path, proof).status_code for one in (other, own)] == [403, 200]
