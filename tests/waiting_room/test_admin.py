@@ -12,7 +12,7 @@ from inventory.models import Product
 from shop.models import User
 from shop.purchase import admission
 from tests.shop.admin_pages import fields_of
-from tests.shop.making import a_customer, a_sale, signed_in
+from tests.shop.making import a_customer, a_sale, signed_in, staff_with
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
 from waiting_room.models import Room
@@ -86,7 +86,9 @@ def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
     for name, value in (("Waiting room", "open"), ("People admitted", 0), ("People waiting", 0)):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
-    assert f"/admin/waiting_room/room/add/?sale={without.pk}" in page
+    link = f"/admin/waiting_room/room/add/?sale={without.pk}"
+    assert link in page
+    assert link not in staff_with("view_sale").get(f"/admin/shop/sale/{without.pk}/change/").text
     Product.objects.update(is_listed=False)
     admission.clear()
     service.clear()
