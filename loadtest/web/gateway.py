@@ -46,7 +46,7 @@ class Simulated(Provider):
         return True
 
     def receive(self, body: bytes, headers: Mapping[str, str]) -> Report:
-        """Raise Forgery: the simulated provider sends none."""
+        """Raise Forgery: the simulated provider sends no webhooks."""
         raise Forgery
 
 

@@ -114,7 +114,7 @@ def _fill(sale: Sale) -> None:
         store.expire_at(sale=sale, until=_end_of(sale))
     except ServiceUnavailable:
         with suppress(ServiceUnavailable):
-            store.delete(sale=sale)  # most of its keys never expire
+            store.delete(sale=sale)  # nothing else would: its keys do not expire yet
         raise
     reach("queued.filled")
     current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
