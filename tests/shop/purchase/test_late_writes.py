@@ -1,4 +1,4 @@
-"""Writes that come late: of a holder whose lock another one has, and of a COMMIT without a reply.
+"""Late writes: of a holder that has lost its lock to another, and of a COMMIT without a reply.
 
 Naive writes are the control and sell the last unit twice; fenced and conditional do not.
 """
