@@ -174,12 +174,19 @@ def test_polls_back_off(shop) -> None:
     assert (delays[0], delays[-1]) == (750, 5000)
 
 
+def test_reservation_page_leads_to_the_order_without_script(shop) -> None:
+    url = ask(a_queued_sale(), User.objects.get()).url
+    assert '<noscript><meta http-equiv="refresh"' in shop.get(url).text
+    consume()
+    assert shop.get(url).url == Order.objects.get().get_absolute_url()
+
+
 def test_reservation_page_is_private(shop) -> None:
     url = ask(a_queued_sale()).url
     assert shop.get(url).status_code == 404
     assert Client().get(url).status_code == 302
     own = ask(a_queued_sale(), User.objects.order_by("pk").first()).url
-    assert '<noscript><meta http-equiv="refresh"' in shop.get(own).text, "the control"
+    assert shop.get(own).status_code == 200, "the control"
     for text in (own[9:-1][:-1] + "A", own[9:-2], own[10:-1], "x" * 22, "", own[9:31] + "ä"):
         assert shop.get(f"/reservations/{text}/").status_code == 404
 
