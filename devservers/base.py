@@ -20,7 +20,7 @@ from typing import Self
 
 from .faults.waiting import until
 from .process import is_stopped, with_parent_death_signal
-from .programs import ServerError
+from .programs import ServerError, ServerMissing
 from .temporary import temporary_directory
 
 HOST = "127.0.0.1"
@@ -186,7 +186,11 @@ class Server(ABC):
 
     def start(self) -> None:
         """Start on the same port and data as before, and wait until the server is ready."""
-        self.launch()
+        try:
+            self.launch()
+        except ServerMissing:
+            self.stop()  # for good
+            raise
         self.wait_ready()
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ DEBIAN_PACKAGES = {
     "mariadb": "mariadb-client-core",
     "mariadb-dump": "mariadb-client",
     "redis-server": "redis-tools",
+    "redis-check-rdb": "redis-tools",
     "java": "default-jre-headless",
     "cc": "gcc",
     "zookeeper.jar": "libzookeeper-java",

@@ -1,7 +1,6 @@
 """deploy/helm, rendered by Helm and checked without a cluster."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from podman_compose import var_interpolate
 from ruamel.yaml import YAML
 
+from devservers.programs import required
 from shop.platform.metrics import WAITING_BUYERS
 from tests import programs
 
@@ -263,7 +263,5 @@ def test_nginx_accepts_the_rendered_configuration(tmp_path: Path) -> None:
     assert resolver in text
     config = tmp_path / "nginx.conf"
     config.write_text(text.replace(resolver, "resolver 127.0.0.1 "))
-    nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin")
-    assert nginx
     globals_ = f"pid {tmp_path}/pid; error_log stderr;"
-    programs.output(nginx, "-t", "-c", config, "-p", tmp_path, "-g", globals_)
+    programs.output(required("nginx"), "-t", "-c", config, "-p", tmp_path, "-g", globals_)

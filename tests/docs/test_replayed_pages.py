@@ -57,6 +57,7 @@ def test_control_other_words_are_found() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_curl_buys_once(in_force, live_server, settings, tmp_path) -> None:
+    required("curl")
     settings.LOCK_TIMEOUT = settings.HARD_DEADLINE = 60.0
     User.objects.create_user("li", password=settings.DEMO_PASSWORD)
     sale = a_sale()

@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 
 from devservers import Redis, process_pool
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
+from devservers.programs import required
 from loadtest.bench.locks import runner
 from loadtest.bench.locks.measure import Turn, figures, killed_holder
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
@@ -106,6 +107,7 @@ def test_bad_arguments_are_refused(wrong, message):
 
 
 def test_short_benchmark(tmp_path):
+    required("postgres")
     file = tmp_path / "locks.md"
     file.write_text("before\n<!-- lab_bench -->\nold\n<!-- /lab_bench -->\nafter\n")
     options = ["--backend=postgresql_session", "--rounds=1", "--no-peers", f"--write={file}"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devservers.faults.waiting import until
+from devservers.programs import required
 from loadtest.cli.run import COMMAND
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.management.commands.lab import Command
@@ -47,6 +48,7 @@ def test_controls_oversell_and_locks_sell_exactly_the_stock(store, request):
     if store == "sqlite":
         report, code, _ = request.getfixturevalue("on_sqlite")
     else:
+        required({"mariadb": "mariadbd", "postgresql": "postgres"}[store])
         report, code = lab("run", *guards("none", "database"), *SIZE, f"--store={store}")
     for run in report["runs"]:
         if run["backend"] in ("none", "process"):

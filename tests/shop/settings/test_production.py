@@ -24,7 +24,7 @@ GOOD = {
     "EMAIL_URL": "smtp://nowhere.invalid:25",
     "EMAIL_FROM": "Shop <orders@shop.example>",
     "SITE_URL": "https://shop.example",
-    "DATABASE_URL": "mysql://shop:x@nowhere.invalid:3306/shop",
+    "DATABASE_URL": "postgresql://shop:x@nowhere.invalid:5432/shop",
     "CACHE_URL": "redis://nowhere.invalid:6379/0",
     "ALLOWED_HOSTS": "shop.example",
 }
