@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -77,7 +78,7 @@ class Broker:
     def __init__(self, url: str) -> None:
         self.redis = Client.from_url(url)
         self.app = Celery("sender", broker=url, set_as_current=False)
-        self.gates = 0
+        self.gates, self.swept = 0, 0.0
 
     def send(self, task: str, **options: Any) -> tuple[str, str]:
         """Send a message; return the scheduled time and the gate of its run."""
@@ -87,8 +88,10 @@ class Broker:
         return when, gate
 
     def sweep(self) -> None:
-        """Send the job that a beat sends about once a second."""
-        self.app.send_task("locking.jobs.tasks.resend_unfinished_runs")
+        """Send the job that a beat sends once a second; more would keep the workers busy."""
+        if time.monotonic() - self.swept >= EVERY:
+            self.swept = time.monotonic()
+            self.app.send_task("locking.jobs.tasks.resend_unfinished_runs")
 
     def started(self, gate: str) -> list[dict[str, Any]]:
         """Return the attempts that have started and wait at the gate."""

@@ -49,7 +49,9 @@ class OwnStore(StoreDriver):
         return self.proxies
 
     def clock_of(self, *servers: Server) -> Clock:
-        """Return one clock for servers that have not started."""
+        """Return one clock for servers that have not started; without a compiler, they never do."""
+        for server in servers:
+            self.stack.callback(server.stop)
         clock = Clock(Path(servers[0].folder))
         for server in servers:
             clock.drive(server)
@@ -299,6 +301,7 @@ class PostgreSqlDriver(DatabaseDriver):
         super().start(stack, blocker)
         config = ["--fsync=off", "--shared_preload_libraries=pg_stat_statements"]
         server = PostgreSql(config=config)
+        stack.callback(server.stop)
         self.disk = FullDisk(server, "base")
         self.serve(server)
         stack.enter_context(migrated(self.server, "driven", blocker))
