@@ -1,10 +1,12 @@
 """The shop's fixtures, rooms whose state is read for every call, and a Redis of the test's own."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from devservers import Redis
+from devservers.faults.waiting import until
 from shop.purchase import admission
 from tests.shop.conftest import amy, in_force, patient
 from waiting_room import service, views
@@ -13,8 +15,11 @@ __all__ = ["amy", "in_force", "patient"]
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> None:
+def _clean() -> Iterator[None]:
+    """Forget the positions that pages kept; a draw may not outlast its test and its database."""
     views.clear()
+    yield
+    until(lambda: not any(one.name == "lottery" for one in threading.enumerate()), "the draws")
 
 
 @pytest.fixture
