@@ -54,7 +54,7 @@ def real(settings: Any) -> SingleFlight:
     patient = {**settings.CACHES["default"]["OPTIONS"], "socket_timeout": WAIT_TIMEOUT}
     settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": patient}}
     caches["default"].clear()
-    return SingleFlight(CACHE="default", LOCK="redis")
+    return SingleFlight(CACHE="default", LOCK="redis", TIMEOUT=2 * WAIT_TIMEOUT)
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
