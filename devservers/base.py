@@ -103,7 +103,7 @@ class Server(ABC):
     def preload(self, env: Mapping[str, str]) -> None:
         """Start from now on with `env`, which names a library in LD_PRELOAD beside earlier ones."""
         libraries = [one["LD_PRELOAD"] for one in (self._preloaded, env) if one]
-        self._preloaded |= {**env, "LD_PRELOAD": ":".join(libraries)}
+        self._preloaded |= {**env, "LD_PRELOAD": ":".join(libraries)} if env else {}
 
     @property
     @abstractmethod

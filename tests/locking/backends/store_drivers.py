@@ -49,9 +49,7 @@ class OwnStore(StoreDriver):
         return self.proxies
 
     def clock_of(self, *servers: Server) -> Clock:
-        """Return one clock for servers that have not started; without a compiler, they never do."""
-        for server in servers:
-            self.stack.callback(server.stop)
+        """Return one clock for servers that have not started."""
         clock = Clock(Path(servers[0].folder))
         for server in servers:
             clock.drive(server)
