@@ -26,7 +26,7 @@ containers: ## run docker-compose.yml in podman, as root on Debian, with images 
 check: lint ## lint, and run the tests of the modules that changed since the last commit; SINCE=main
 	@{ git diff --name-only --diff-filter=d $${SINCE:-HEAD}; git ls-files --others --exclude-standard; } \
 		| sed -E 's#^(\w+/)?(.*/)?(\w+)\.py$$#& tests/\1\2test_\3.py#' | tr ' ' '\n' | grep -E '^tests/.*test_\w+\.py$$' | sort -u \
-		| xargs -r ls -d 2>/dev/null | xargs $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" tests/test_imports.py tests/test_layout.py
+		| xargs -r ls -d 2>/dev/null | xargs $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not long" tests/test_layout.py
 
 test: ## install the tests' requirements and run the tests on private real servers; JOBS=4
 	@$(SETUP) --install tools/setup.py test
@@ -81,10 +81,11 @@ verify-torture:
 verify-soak:
 	@$(BIN)/python manage.py verify soak
 
-lint: ## run ruff (with bandit's and pydocstyle's rules) and mypy (strict)
+lint: ## run ruff (with bandit's and pydocstyle's rules), import-linter and mypy (strict)
 	@$(SETUP) --install tools/setup.py test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy .
 
 audit: ## look up every pinned package in the advisory database (needs the network)
@@ -105,5 +106,5 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
 clean: ## remove the virtual environment and the demo's data
-	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
