@@ -171,6 +171,20 @@ class Server(ABC):
         env = [f"{name}={value}" for name, value in self._preloaded.items()]
         self._process = self._spawn([*(["env", *env] if env else []), *self.command()])
 
+    def run_program(self, command: Sequence[str], text: str = "") -> None:
+        """Run a program to its end, with this input; raise ServerFailed if it fails."""
+        with self.log.open("ab") as log:
+            done = subprocess.run(
+                command,
+                input=text.encode(),
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                check=False,
+            )
+        if done.returncode:
+            raise ServerFailed(f"{' '.join(command)} failed:\n{self.log_tail()}")
+
     def wait_ready(self, seconds: float = START_TIMEOUT) -> None:
         """Wait until the server is ready; raise ServerFailed if it ends or time is up."""
         deadline = time.monotonic() + seconds

@@ -2,14 +2,12 @@
 
 import os
 import pwd
-import signal
-import subprocess
 from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from .base import HOST, START_TIMEOUT, Server, ServerFailed
+from .base import HOST, Server
 from .programs import ServerError, required
 
 
@@ -32,17 +30,7 @@ class MariaDb(Server):
         install = [required("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}"]
         install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
         install += ["--skip-name-resolve", f"--user={_user()}", f"--tmpdir={self.folder}"]
-        process = self._spawn(install)
-        try:
-            has_failed = process.wait(START_TIMEOUT) != 0
-        except subprocess.TimeoutExpired:
-            has_failed = True
-        finally:
-            if process.poll() is None:  # a script, and the processes that it has started
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if has_failed:
-            raise ServerFailed(f"{install[0]} failed:\n{self.log_tail()}")
+        self.run_program(install)
 
     def command(self) -> list[str]:
         return [

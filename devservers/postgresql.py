@@ -5,12 +5,10 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from .base import HOST, Server, ServerFailed
+from .base import HOST, Server
 from .faults.waiting import until
 from .process import is_stopped, process_state
 from .programs import ServerError, required
@@ -42,25 +40,11 @@ class PostgreSql(Server):
 
     def initialize(self) -> None:
         """Write the data directory."""
-        create = ["initdb", "-D", str(self.data), f"--username={USER}", "--auth=trust"]
-        self.run_program([*create, "--encoding=UTF8", "--no-locale", "--no-sync"])
-        self.run_program(
-            ["postgres", "--single", "-D", str(self.data), USER], "CREATE DATABASE shop\n"
-        )
-
-    def run_program(self, command: Sequence[str], text: str = "") -> None:
-        """Run one of PostgreSQL's programs as the server's user."""
-        with self.log.open("ab") as log:
-            done = subprocess.run(
-                [*unprivileged(), required(command[0]), *command[1:]],
-                input=text.encode(),
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                check=False,
-            )
-        if done.returncode:
-            raise ServerFailed(f"{command[0]} failed:\n{self.log_tail()}")
+        create = [*unprivileged(), required("initdb"), "-D", str(self.data)]
+        options = [f"--username={USER}", "--auth=trust", "--encoding=UTF8"]
+        self.run_program([*create, *options, "--no-locale", "--no-sync"])
+        single = [*unprivileged(), required("postgres"), "--single", "-D", str(self.data), USER]
+        self.run_program(single, "CREATE DATABASE shop\n")
 
     def command(self) -> list[str]:
         settings = {

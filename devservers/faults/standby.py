@@ -5,7 +5,8 @@ import psycopg
 from devservers import HOST, PostgreSql
 from devservers.base import injected_faults
 from devservers.faults.waiting import until
-from devservers.postgresql import USER
+from devservers.postgresql import USER, unprivileged
+from devservers.programs import required
 
 RECEIVERS = "SELECT COUNT(*) FROM pg_stat_wal_receiver"
 REPLAYED = "SELECT pg_last_wal_replay_lsn() >= %s"
@@ -22,7 +23,8 @@ class Standby(PostgreSql):
         self.data.chmod(0o700)  # the server refuses any other
         source = ["--host", HOST, "--port", str(self.primary.port), "--username", USER]
         how = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        self.run_program(["pg_basebackup", "-D", str(self.data), *source, *how])
+        copy = [*unprivileged(), required("pg_basebackup"), "-D", str(self.data)]
+        self.run_program([*copy, *source, *how])
 
     def wait_for_replay(self) -> None:
         """Wait until it has what the primary has written so far."""

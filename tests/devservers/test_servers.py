@@ -19,7 +19,6 @@ from devservers import (
     Server,
     ServerFailed,
     ServerMissing,
-    programs,
     reserve_port,
     start_all,
     stop_all,
@@ -55,25 +54,6 @@ def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("devservers.programs.shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(ServerMissing, match=r"apt-get install .* mariadb-server-core"), MariaDb():
         pass
-
-
-def test_database_whose_installation_hangs_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """mariadb-install-db is a script, which starts a server of its own."""
-    script, pid = tmp_path / "mariadb-install-db", tmp_path / "pid"
-    script.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {pid}\nwait\n")
-    script.chmod(0o755)
-    monkeypatch.setattr(
-        "devservers.mariadb.required",
-        lambda name: str(script) if name == script.name else programs.required(name),
-    )
-    monkeypatch.setattr("devservers.mariadb.START_TIMEOUT", 3.0)
-    server = MariaDb()
-    with pytest.raises(ServerFailed, match="mariadb-install-db failed"), server:
-        pass
-    assert not server.folder.exists()
-    until(lambda: not alive(int(pid.read_text())))
 
 
 def test_server_outlives_the_thread_that_started_it() -> None:
