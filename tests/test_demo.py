@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +22,7 @@ import redis
 from devservers import HOST, reserve_port
 from devservers.faults.waiting import until
 from tests import programs
-from tools import demo, setup
+from tools import demo
 from tools.demo import STORE_VARIABLES
 from tools.supervisor import Family
 
@@ -240,12 +239,3 @@ def test_relative_folder_is_the_same_for_every_process(
     with pytest.raises(SystemExit, match="PORT=none is not a port"):
         demo.main()
     assert os.environ["SHOP_VAR"] == str(tmp_path / "data")
-
-
-def test_no_space(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = type(shutil.disk_usage(tmp_path))(10**9, 10**9, 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(demo.DemoError, match="The disk is full"), demo.claim(tmp_path, port):
-        pass
-    with pytest.raises(SystemExit, match="The disk is full"):
-        setup.check_space(1)

@@ -38,7 +38,6 @@ STORE_VARIABLES = (
     "CELERY_BROKER_URL",
 )
 FIRST_PAGE_SECONDS = 60.0
-SPACE_MB = 100
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 EVICT = ("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 # Celery's warning to root, eight lines long; root is usual in a container.
@@ -51,7 +50,7 @@ class DemoError(Exception):
 
 @contextmanager
 def claim(var: Path, port: int) -> Iterator[None]:
-    """Lock the directory, and check the disk space and the port."""
+    """Lock the directory, and check the port."""
     try:
         var.mkdir(parents=True, exist_ok=True)
         lock = (var / "demo.lock").open("a")
@@ -62,9 +61,6 @@ def claim(var: Path, port: int) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DemoError(f"A demo is running already with its data in {var}.") from None
-        free = shutil.disk_usage(var).free >> 20
-        if free < SPACE_MB:
-            raise DemoError(f"The disk is full: {var} needs {SPACE_MB} MB, {free} MB are free.")
         check_port(port)
         yield
 

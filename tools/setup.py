@@ -32,7 +32,6 @@ HELM = VENV / "bin" / "helm"
 PIP = (PYTHON, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
 # A set and those that it contains.
 SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
-SPACE_MB = {"demo": 400, "test": 1500, "peers": 300}
 DEBIAN = (
     "mariadb-server-core mariadb-client redis-tools libzookeeper-java default-jre-headless "
     "libmariadb-dev pkg-config gcc libc6-dev chromium fonts-wqy-zenhei gettext nginx-light "
@@ -59,19 +58,6 @@ case " $* " in *" postgresql "*)
 esac
 apt-get install -y --no-install-recommends "$@"
 """
-# Parts of the output of pip and apt-get, and their meaning; the first match counts.
-REASONS = {
-    "No space left": "The disk is full.",
-    "DO NOT MATCH THE HASHES": "The package index served a package other than the pinned one.",
-    "NewConnectionError": "The package index cannot be reached: check the network.",
-    "ConnectTimeout": "The package index does not respond: check the network.",
-    "Read timed out": "The package index does not respond: check the network.",
-    "ProxyError": "The package index cannot be reached through the proxy: check the network.",
-    "SSLError": "The package index cannot be reached safely: check its certificate.",
-    "No matching distribution": "The package index does not have what is pinned.",
-    "Temporary failure resolving": "Debian's servers cannot be reached: check the network.",
-    "mysqlclient": "mysqlclient does not compile; it needs libmariadb-dev, pkg-config and gcc.",
-}
 
 
 def fail(sentence: str) -> NoReturn:
@@ -79,9 +65,8 @@ def fail(sentence: str) -> NoReturn:
 
 
 def fail_with(output: str, sentence: str) -> NoReturn:
-    """Exit with the sentence and the known reason for the output, or with the output."""
-    why = next((reason for part, reason in REASONS.items() if part in output), None)
-    fail(f"{sentence} {why}" if why else f"{output[-3000:]}\n{sentence}")
+    """Exit with the end of a program's output and the sentence."""
+    fail(f"{output[-3000:]}\n{sentence}")
 
 
 def say(sentence: str) -> None:
@@ -97,12 +82,6 @@ def run(command: Sequence[str | Path], **options: str) -> subprocess.CompletedPr
         text=True,
         check=False,
     )
-
-
-def check_space(megabytes: int) -> None:
-    free = shutil.disk_usage(ROOT).free >> 20
-    if free < megabytes:
-        fail(f"The disk is full: {megabytes} MB are needed in {ROOT}, {free} MB are free.")
 
 
 def install_debian_packages() -> None:
@@ -156,7 +135,6 @@ def install(name: str) -> None:
     make_venv()  # without stamps, if its Python is gone
     if stamps[first].exists() and stamps[first].read_text() == hashes[first]:
         return
-    check_space(SPACE_MB[name])
     for part, *contained in SETS.values():
         if first in (part, *contained):  # pip replaces its packages, too
             (VENV / f"{part}.sha256").unlink(missing_ok=True)
