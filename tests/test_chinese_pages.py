@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.core.management import call_command
 from django.db.models import F
 from django.test import Client
+from django.test.html import parse_html
 from django.urls import reverse
 from django.utils import timezone
 
@@ -44,41 +45,24 @@ NAMES = set(
 SKIPPED = {"script", "style", "code", "kbd", "pre", "samp", "template", "textarea"}
 SHOWN = {"aria-label", "title", "placeholder", "alt"}
 IDENTIFIER = re.compile(r"[\d_:/=@.+]")
-VOID = {"input", "meta", "link", "br", "img", "hr", "source", "col", "wbr"}
-
-
-class Texts(HTMLParser):
-    """Collects the texts that a reader sees or hears, except code and what is marked English."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._skipping: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        is_button = tag == "input" and given.get("type") in ("submit", "button", "reset")
-        if not self._skipping:
-            names = SHOWN | {"value"} if is_button else SHOWN
-            self.found += [given[name] or "" for name in names & given.keys()]
-        is_other = tag in SKIPPED or str(given.get("lang", "zh")).startswith("en")
-        if tag not in VOID and (self._skipping or is_other):
-            self._skipping.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._skipping:
-            while self._skipping.pop() != tag:
-                pass
-
-    def handle_data(self, data: str) -> None:
-        if not self._skipping:
-            self.found.append(data)
 
 
 def texts_of(html: str) -> list[str]:
-    parser = Texts()
-    parser.feed(html)
-    return [" ".join(text.split()) for text in parser.found if text.strip()]
+    """Return what a reader sees or hears, except code and what is marked English."""
+    return [" ".join(text.split()) for text in _texts(parse_html(html)) if text.strip()]
+
+
+def _texts(element: Any) -> Iterator[str]:
+    if isinstance(element, str):
+        yield element
+        return
+    given = dict(element.attributes)
+    is_button = element.name == "input" and given.get("type") in ("submit", "button", "reset")
+    names = SHOWN | {"value"} if is_button else SHOWN
+    yield from (given[name] or "" for name in names & given.keys())
+    if element.name not in SKIPPED and not str(given.get("lang", "zh")).startswith("en"):
+        for child in element.children:
+            yield from _texts(child)
 
 
 def english(html: str) -> set[str]:
