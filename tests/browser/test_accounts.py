@@ -1,9 +1,7 @@
 """An account is opened with a proof of work, and a forgotten password is reset by email."""
 
 import re
-import time
 
-import pytest
 from playwright.sync_api import expect
 
 from shop.mail import service
@@ -69,18 +67,3 @@ def test_visitor_signs_up_and_joins_with_a_proof(people, settings, monkeypatch, 
         expect(page.get_by_role("heading", name="One more step")).to_be_visible()
         page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("heading", name="You're in.")).to_be_visible()
-
-
-@pytest.mark.long
-def test_browser_solves_a_proof_while_the_form_is_filled_in(people, settings):
-    """`pytest -s` prints the figure that docs/reference/settings.md has."""
-    settings.PROOF_OF_WORK = 16
-    page, tried, began = people(), 0, time.monotonic()
-    for _ in range(4):
-        page.goto("/accounts/sign-up/")
-        answer = page.locator("input[name=proof_answer]")
-        expect(answer).not_to_have_value("", timeout=60_000)
-        tried += int(answer.input_value())
-    rate = tried / (time.monotonic() - began)
-    print(f"{rate:.0f} numbers tried per second, page loads included")  # noqa: T201
-    assert rate > 1000
