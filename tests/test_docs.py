@@ -3,10 +3,8 @@
 Their code blocks are tested in tests/docs/.
 """
 
-import ast
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 from unittest.mock import patch
@@ -17,7 +15,6 @@ from tests.fault_rows import SUITE, rows
 
 NO_MODULES = {"locking.release_lock", "locking.switch_lock", "loadtest.add_labrun"}
 """Names of permissions."""
-NAMED_FOR_A_ROW = re.compile(r"test_(?:row_)?((?<=row_)\d+|f\d)_")
 
 
 def text_of(page: str) -> str:
@@ -155,23 +152,7 @@ def test_decisions_are_listed_with_their_status() -> None:
     assert dict(rows) == decisions()
 
 
-def marked_rows() -> Iterator[str]:
-    """Yield the rows of all markers, also of those in the parameters of a test."""
-    for path in (ROOT / "tests").rglob("*.py"):
-        for test in ast.walk(ast.parse(path.read_text())):
-            if isinstance(test, ast.FunctionDef):
-                calls = [node for one in test.decorator_list for node in ast.walk(one)]
-                rows = {
-                    str(ast.literal_eval(word.value))
-                    for call in calls
-                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.faults"
-                    for word in call.keywords
-                    if word.arg == "row"
-                }
-                if named := NAMED_FOR_A_ROW.match(test.name):
-                    assert rows == {named[1].upper()}, f"{test.name} is named for another row"
-                yield from rows
-
-
 def test_every_row_has_a_test_and_is_documented() -> None:
-    assert {*marked_rows(), *(str(facts["row"]) for facts in SUITE.values())} == set(rows())
+    sources = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    marked = set(re.findall(r'mark\.faults\([^)]*\brow="?(\w+)', sources))
+    assert marked | {str(facts["row"]) for facts in SUITE.values()} == set(rows())

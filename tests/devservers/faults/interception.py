@@ -38,13 +38,11 @@ class HeldRequest:
 
 
 class InterceptingProxy(Proxy):
-    """A proxy that counts requests, holds one direction or one request, and loses replies."""
+    """A proxy that holds one direction or one request, and loses replies."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.replies_to_lose = 0.0
         """How many of the next replies are lost, each with its connection."""
-        self.request_count = 0
-        """Requests so far; those that arrive together count once."""
         self._held: list[HeldRequest] = []
         super().__init__(*args, **options)
 
@@ -78,7 +76,6 @@ class InterceptingProxy(Proxy):
         return held
 
     def _send_request(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
-        self.request_count += 1
         waiting = (held for held in self._held if not held.is_held.is_set())
         held = next((held for held in waiting if held.containing in data), None)
         if held is None:
