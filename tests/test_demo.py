@@ -7,12 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 
@@ -203,20 +201,6 @@ def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert "running already" in refused(tmp_path, port)
     assert "cannot write" in refused(tmp_path / "demo.lock" / "var", port)
-
-
-def test_the_environments_proxy_is_not_asked_for_the_first_page(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy elsewhere cannot reach this machine's port, and answers with an error."""
-    monkeypatch.setenv("http_proxy", f"http://{HOST}:{port}/")
-    monkeypatch.setattr(urllib.request, "_opener", None)
-    with ThreadingHTTPServer((HOST, 0), SimpleHTTPRequestHandler) as web:
-        threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
-        monkeypatch.setattr(demo, "FIRST_PAGE_SECONDS", 5.0)
-        why = demo.wait_for_first_page(f"http://{HOST}:{web.server_port}/", Family())
-        web.shutdown()
-    assert why is None
 
 
 def test_data_are_in_the_folder_whatever_its_name(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import queue
 import shutil
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from io import StringIO
 from pathlib import Path
 
@@ -119,19 +118,15 @@ def prepare() -> list[str]:
     return account_lines()
 
 
-def wait_for_first_page(url: str, family: Family) -> str | None:
+def wait_for_first_page(port: int, family: Family) -> str | None:
     """Return None once the page is served, or the reason why it is not."""
-    # A proxy that the environment names cannot reach this machine's port.
-    own_machine = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + FIRST_PAGE_SECONDS
     while time.monotonic() < deadline:
-        try:
-            with own_machine.open(url, timeout=5):
-                return None
-        except urllib.error.HTTPError as error:
-            return f"the first page returned {error.code}"
-        except OSError:
-            pass  # the server does not listen yet
+        web = HTTPConnection(HOST, port, timeout=5)
+        with closing(web), suppress(OSError):  # the server does not listen yet
+            web.request("GET", "/")
+            status = web.getresponse().status
+            return None if status == 200 else f"the first page returned {status}"
         with suppress(queue.Empty):
             return str(family.ended.get(timeout=0.1))
     return f"no page in {FIRST_PAGE_SECONDS:g} s"
@@ -153,7 +148,7 @@ def serve(family: Family, port: int, var: Path, accounts: list[str], started: fl
     family.stop_on_signals()
     family.start("web")
     url = f"http://{HOST}:{port}/"
-    if why := wait_for_first_page(url, family):
+    if why := wait_for_first_page(port, family):
         return why
     address = var / "demo.url"  # `lab http` reads it
     family.callback(address.unlink, missing_ok=True)

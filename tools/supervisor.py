@@ -24,7 +24,6 @@ RESTART_WINDOW = 60.0
 RESTART_DELAY = 1.0
 """Seconds before the first restart in the window; before the second it is twice as long, and so on:
 a full disk or an unavailable store may last for some seconds."""
-COLOURS = {"web": 36, "worker": 33, "consumer": 32, "beat": 35}
 
 
 def say(text: str) -> None:
@@ -103,13 +102,9 @@ class Part:
         self._family.ended.put(self)
 
     def _relay(self, lines: IO[str]) -> None:
-        label = f"{self.name:<8} |"
-        if sys.stdout.isatty():
-            colour = COLOURS[self.name]
-            label = f"\x1b[{colour}m{label}\x1b[0m"
         with lines:
             for line in lines:
-                say(f"{label} {line.rstrip()}")
+                say(f"{self.name:<8} | {line.rstrip()}")
 
     def signal(self, how: signal.Signals) -> None:
         """Signal the whole session, including children that lost their parent."""
