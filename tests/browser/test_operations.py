@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -23,6 +24,14 @@ from tests.shop.staff import held
 @pytest.fixture(autouse=True)
 def stores(settings, redis_five, zookeeper):
     """All of them are up."""
+
+
+def switched(**details: Any) -> None:
+    """Put Redis in force, with a row about the switch to it."""
+    put_in_force("redis", epoch=7)
+    modes = {"from_mode": "conditional", "to_mode": "conditional"}
+    row = {"epoch": 7, "from_backend": "database", "to_backend": "redis", **modes}
+    LockPolicyChange.objects.create(**row | details)
 
 
 def test_lock_table_updates(people):
@@ -55,14 +64,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_charts_follow_test_traffic(people, published, live_server, monkeypatch):
     """The web process publishes what it counts; values and switches can be read by keyboard too."""
-    put_in_force("redis", epoch=7)
-    LockPolicyChange.objects.create(
-        epoch=7,
-        from_backend="none",
-        from_mode="naive",
-        to_backend="redis",
-        to_mode="conditional",
-    )
+    switched(from_backend="none", from_mode="naive")
     page = people("amy")
     for _ in range(3):
         page.goto("/sales/missing/")
@@ -92,15 +94,7 @@ def test_open_details_survive_updates(people):
     page = people("amy")
     page.goto("/ops/")
     page.get_by_text("Switches", exact=True).click()
-    put_in_force("redis", epoch=7)
-    LockPolicyChange.objects.create(
-        epoch=7,
-        from_backend="database",
-        from_mode="conditional",
-        to_backend="redis",
-        to_mode="conditional",
-        reason="seen later",
-    )
+    switched(reason="seen later")
     expect(page.locator(".history")).to_contain_text("seen later")
     expect(page.locator(".history")).to_be_visible()
 
@@ -125,16 +119,7 @@ def test_a_switch_drains_while_the_sale_goes_on(people):
 def test_page_fits_and_is_accessible(people):
     people("amy")
     audit_stock()
-    LockPolicyChange.objects.create(
-        epoch=1,
-        from_backend="database",
-        from_mode="conditional",
-        to_backend="redis",
-        to_mode="conditional",
-        changed_by="amy",
-        reason="7",
-        drained_ms=40,
-    )
+    switched(changed_by="amy", reason="7", drained_ms=40)
     cells = TOO_SMALL.replace('"a, ', '"a:not(td a, th a), ')
     with held(lock_name(Sale.objects.get(slug="teapot").pk), waiters=1):
         for look in LOOKS:
