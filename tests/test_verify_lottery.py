@@ -78,23 +78,6 @@ def test_script_draws_the_positions_of_the_waiting_room(verify: Verify, record: 
     assert verify(json.dumps(record), "--commitment", "0" * 64)[0] == 1
 
 
-def changed(text: str, place: int) -> str:
-    """Return the text with another character at a place, of the kind that stands there."""
-    other = {"0": "1", "a": "b"}.get(text[place], "0" if text[place].isdigit() else "a")
-    return text[:place] + other + text[place + 1 :]
-
-
-@pytest.mark.parametrize("field", ["mode", "commitment", "root", "seed", "list"])
-def test_one_changed_byte_is_detected(verify: Verify, record: Record, field: str) -> None:
-    text = json.dumps(record)
-    value = json.dumps(record[field])
-    start = text.index(f'"{field}": {value}') + len(field) + 4
-    places = [n for n in range(start, start + len(value)) if text[n].isalnum()]
-    for place in places[:: max(1, len(places) // 100)]:
-        code, said = verify(changed(text, place))
-        assert code == 1, (field, place, said)
-
-
 TWICE = sorted([*"abcc"])
 
 
@@ -104,6 +87,10 @@ TWICE = sorted([*"abcc"])
         ({"seed": None}, "not drawn yet"),
         ({"seed": None, "root": None, "list": None}, "not drawn yet"),
         ({"mode": "arrival"}, "not the record of a lottery"),
+        ({"commitment": "0" * 64}, "The commitment is not"),
+        ({"seed": "5f" * 32}, "The commitment is not"),
+        ({"root": "0" * 64}, "The root is not"),
+        ({"list": ["0" * 16]}, "The root is not"),
         ({"earlier": [EARLIER | {"seed": "ac" * 32}]}, "of an earlier seed"),
         ({"list": TWICE, "root": root_of(TWICE)}, "twice"),
     ],
