@@ -23,7 +23,6 @@ from tools.containers import containers
 
 ROOT = Path(__file__).parent.parent
 JOBS = {"migrate"}
-FILES = ("docker-compose.yml", "Dockerfile", "deploy/nginx.conf")
 Services = dict[str, dict[str, Any]]
 
 
@@ -46,10 +45,6 @@ def test_follows_the_compose_specification(tmp_path: Path) -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     planted.write_text(text.replace("restart: unless-stopped", "restart: [unless-stopped]"))
     assert programs.run(*command, planted)[0] != 0
-
-
-def test_every_lasting_service_says_whether_it_is_well(services: Services) -> None:
-    assert {name for name in services if "healthcheck" not in services[name]} == JOBS
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -227,7 +222,8 @@ def test_no_container_has_a_privilege(services: Services) -> None:
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
 
 
-def test_every_service_has_its_limits(services: Services) -> None:
+def test_every_lasting_service_has_a_health_check_and_limits(services: Services) -> None:
+    assert {name for name in services if "healthcheck" not in services[name]} == JOBS
     for name in services.keys() - JOBS:
         assert services[name]["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}, name
         assert services[name]["restart"] == "unless-stopped"
@@ -276,10 +272,3 @@ def test_two_backups_at_once_are_both_whole(tmp_path: Path) -> None:
         assert (first.wait(20), second.wait(20)) == (0, 0)
     whole = {gzip.decompress(file.read_bytes()) for file in folder.glob("shop-*.sql.gz")}
     assert whole == {b"a\nb\n"}
-
-
-def test_pins_name_no_index() -> None:
-    for file in [ROOT / name for name in FILES] + sorted((ROOT / "requirements").iterdir()):
-        assert not re.search(r"--(extra-)?index-url|--find-links", file.read_text()), file
-    for file in (ROOT / "requirements").iterdir():
-        assert "://" not in file.read_text(), file
