@@ -2,9 +2,8 @@
 
     PORT=8000 REDLOCK=1 .venv/bin/python tools/demo.py
 
-All data is in SHOP_VAR (default: var/). A process that ends is restarted, five times in a minute at
-most. When the supervisor ends, all processes that it started end: after Ctrl-C, SIGTERM, a closed
-terminal, a process that ends too often and, on Linux, SIGKILL.
+All data is in SHOP_VAR (default: var/). A process that ends is restarted. When the supervisor ends,
+all processes that it started end: after Ctrl-C, SIGTERM, a closed terminal and, on Linux, SIGKILL.
 """
 
 import fcntl
@@ -133,7 +132,7 @@ def wait_for_first_page(port: int, family: Family) -> str | None:
 
 
 def serve(family: Family, port: int, var: Path, accounts: list[str], started: float) -> str:
-    """Serve until a signal arrives or a process ends too often; return which."""
+    """Serve until a signal arrives; return its name, or why the first page is not served."""
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
     gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
     gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]

@@ -8,22 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from devservers import HOST
 from devservers.process import with_parent_death_signal
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 8.0
-MAX_RESTARTS = 5
-"""Restarts of one process within RESTART_WINDOW seconds; when it ends again, everything stops."""
-RESTART_WINDOW = 60.0
-RESTART_DELAY = 1.0
-"""Seconds before the first restart in the window; before the second it is twice as long, and so on:
-a full disk or an unavailable store may last for some seconds."""
+RESTART_DELAY = 2.0
+"""Seconds before a process that has ended starts again."""
 
 
 def say(text: str) -> None:
@@ -85,7 +80,6 @@ class Part:
             errors="replace",
             start_new_session=True,
         )
-        family.tell_reaper(self.process.pid)
         assert self.process.stdout is not None
         relay = threading.Thread(target=self._relay, args=(self.process.stdout,), daemon=True)
         relay.start()
@@ -97,7 +91,6 @@ class Part:
     def _wait(self, relay: threading.Thread) -> None:
         self.process.wait()
         self.signal(signal.SIGKILL)  # children that lost their parent; they hold the pipe open
-        self._family.tell_reaper(-self.process.pid)
         relay.join()
         self._family.ended.put(self)
 
@@ -112,23 +105,8 @@ class Part:
             os.killpg(self.process.pid, how)
 
 
-# Children of a process that was killed while starting: the reaper ends them by process group.
-REAPER = """
-import contextlib, os, signal, sys
-groups = set()
-for line in sys.stdin:
-    (groups.discard if line.startswith("-") else groups.add)(abs(int(line)))
-for group in groups:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-"""
-
-
 class Family(ExitStack):
-    """Processes by name, and what they need; all of it has ended when the block ends.
-
-    The reaper kills what is left of them, also if this process is killed.
-    """
+    """Processes by name, and what they need; all of it has ended when the block ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,21 +115,6 @@ class Family(ExitStack):
         self.parts: dict[str, Part] = {}
         self.ended = queue.SimpleQueue[str | Part]()
         """Names of signals, and parts that have ended."""
-
-    def __enter__(self) -> Self:
-        reaper = [sys.executable, "-ISc", REAPER]
-        self._reaper = subprocess.Popen(
-            reaper, stdin=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self.callback(self._reaper.communicate)  # at the end of its input it does its work
-        return self
-
-    def tell_reaper(self, group: int) -> None:
-        """Add a process group to those that it kills, or remove one by a negative number."""
-        assert self._reaper.stdin is not None
-        with suppress(OSError, ValueError):  # the reaper has ended, and so do the groups
-            self._reaper.stdin.write(f"{group}\n")
-            self._reaper.stdin.flush()
 
     def start(self, name: str) -> None:
         """Start a part; the first one makes the end of the block stop all."""
@@ -165,28 +128,14 @@ class Family(ExitStack):
             signal.signal(how, lambda number, _: self.ended.put(signal.Signals(number).name))
 
     def supervise(self) -> str:
-        """Restart the parts that end; return a signal's name, or which part ended too often."""
-        ends: dict[str, list[float]] = defaultdict(list)
-        due: dict[str, float] = {}
+        """Restart the parts that end, until a signal arrives; return its name."""
         while True:
-            for name in [name for name, at in due.items() if at <= time.monotonic()]:
-                del due[name]
-                self.start(name)
-            try:
-                wait = min(due.values()) - time.monotonic() if due else None
-                event = self.ended.get(timeout=None if wait is None else max(0.0, wait))
-            except queue.Empty:
-                continue
+            event = self.ended.get()
             if isinstance(event, str):
                 return event
-            now = time.monotonic()
-            recent = [at for at in ends[event.name] if at > now - RESTART_WINDOW]
-            ends[event.name] = [*recent, now]
-            if len(recent) == MAX_RESTARTS:
-                return f"{event}, after {MAX_RESTARTS} restarts within {RESTART_WINDOW:g} s"
-            delay = RESTART_DELAY * (len(recent) + 1)
-            due[event.name] = now + delay
-            say(f"{event}: it restarts in {delay:g} s.")
+            say(f"{event}: it restarts in {RESTART_DELAY:g} s.")
+            time.sleep(RESTART_DELAY)
+            self.start(event.name)
 
     def _stop(self) -> None:
         """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
