@@ -7,8 +7,7 @@
 (`devservers.base.injected_faults`); a marked test that passes without an injected fault fails.
 Where the test itself is the fault, as with a second release, the marker names it: `fired="..."`.
 `backend` names the backend where no parameter of the test does; `xf` marks a test that expects two
-holders and fails without them. `audit_sale` and `judge` here are those of the shop and of the lab,
-and record what they found.
+holders and fails without them. `audit_sale` here is that of the shop, and records what it found.
 """
 
 from __future__ import annotations
@@ -77,15 +76,6 @@ def audit_sale(*, sale: Any) -> Any:
         record_outcome("audit ok" if found.ok else "audit in between")
     if found.stale_writes_refused:
         record_outcome("stale write refused")
-    return found
-
-
-def judge(run: Any) -> list[Any]:
-    """Return the findings of all judges, and record whether there are any."""
-    from loadtest.kernel import judges
-
-    found = judges.judge(run)
-    record_outcome("found by the checker" if found else "checker ok")
     return found
 
 

@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from email.message import Message
+from functools import partial
 from select import select
 from typing import Any
 from urllib.parse import urlencode
@@ -91,10 +91,8 @@ def test_metrics_are_served_inside_only(stack: Stack) -> None:
         ("worker-1", "locking_job_runs_total"),
         ("consumer-1", "shop_oldest_reservation_seconds"),  # it acquires no lock before an order
     ):
-        deadline = time.monotonic() + PATIENCE
-        while of not in (page := get(f"http://{stack.parts[name].url}/metrics")[2]):
-            assert time.monotonic() < deadline, page
-            time.sleep(0.5)
+        page = f"http://{stack.parts[name].url}/metrics"
+        until(lambda page=page, of=of: of in get(page)[2], of, PATIENCE)
     for path in ("metrics", "readyz"):
         assert get(stack.nginx.url + path)[0] == 404
 
@@ -180,11 +178,9 @@ def test_a_rolling_restart_loses_nothing(
         text=True,
     ) as rush:
         try:
-            deadline = time.monotonic() + PATIENCE
-            while not (sold := orders(stack, "lab-http-%", fulfilment)) > 20:
-                assert rush.poll() is None
-                assert time.monotonic() < deadline, "nobody buys"
-                time.sleep(0.05)
+            sold = partial(orders, stack, "lab-http-%", fulfilment)
+            until(lambda: sold() > 20 or rush.poll() is not None, "purchases", PATIENCE)
+            before = sold()
             os.kill(web.pid, signal.SIGHUP)
             writers = [stack.parts[name] for name in ("worker-1", "consumer-1")]
             restarted = [other, *(writers if fulfilment == "queued" else [])]
@@ -199,7 +195,7 @@ def test_a_rolling_restart_loses_nothing(
         finally:
             rush.kill()
     report = json.loads(said)
-    assert sold < stock, "all was sold before the first restart"
+    assert before < stock, "all was sold before the first restart"
     assert sum(answer["count"] for answer in report["answers"].values()) == attempts
     assert set(codes) == {0}
     assert report["verdict"] == "ok", report
