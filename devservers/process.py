@@ -31,15 +31,6 @@ def die_with_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def process_identity(pid: int) -> str:
-    """Return namespace, pid and start time of a process, unique for ever; "gone" if it ended."""
-    try:
-        started = process_stat(pid)[19]
-        return f"{os.stat('/proc/self/ns/pid').st_ino}.{pid}.{started}"
-    except OSError:
-        return "gone"
-
-
 def process_state(pid: int) -> str:
     """Return the state letter of a process as `ps` prints it; empty if it ended."""
     try:

@@ -9,8 +9,8 @@ import pytest
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from devservers.process import process_identity, with_parent_death_signal
-from devservers.temporary import remove_abandoned, temporary_directory
+from devservers.process import with_parent_death_signal
+from devservers.temporary import temporary_directory
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc, as does what it tests"
@@ -41,9 +41,13 @@ def owner(temporary):
         process.kill()
 
 
+def sweep():
+    temporary_directory("sweep").rmdir()
+
+
 def test_directory_of_a_killed_owner_is_removed(owner, temporary):
     left = temporary / owner.stdout.readline().strip()
-    remove_abandoned()
+    sweep()
     assert (left / "log").exists(), "its owner lives"
     owner.kill()
     owner.wait()
@@ -58,21 +62,12 @@ def test_directory_of_a_killed_owner_is_removed(owner, temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_process_with_a_reused_pid_is_not_the_owner(temporary):
-    mine = temporary_directory("mine")
-    started = process_identity(os.getpid()).rpartition(".")[2]
-    before = temporary / mine.name.replace(f".{started}-", ".1-")
-    before.mkdir()
-    temporary_directory("next")
-    assert mine.exists()
-    assert not before.exists()
-
-
 def test_other_directories_stay(temporary):
-    here, pid, started = process_identity(os.getpid()).split(".")
-    others = [f"seckill-redis-{int(here) + 1}.{pid}.1-abc", f"seckill-{here}.x", "seckill-redis-a"]
-    for name in others:
-        (temporary / name).mkdir()
-    (temporary / f"seckill-redis-{here}.999999999.{started}-abc").mkdir()
-    remove_abandoned()
+    mine = temporary_directory("mine").name
+    here = mine.split("-")[2].partition(".")[0]
+    others = [f"seckill-redis-{int(here) + 1}.999999999-abc", f"seckill-{here}.x", mine]
+    ended = f"seckill-redis-{here}.999999999-abc"
+    for name in (*others, ended):
+        (temporary / name).mkdir(exist_ok=True)
+    sweep()
     assert sorted(os.listdir(temporary)) == sorted(others)
