@@ -36,7 +36,6 @@ DEBIAN_PACKAGES = {
     "xgettext": "gettext",
     "make": "make",
     "curl": "curl",
-    "wget": "wget",
 }
 # Debian keeps servers off the PATH of ordinary users.
 _POSTGRESQL = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]
