@@ -125,15 +125,6 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, Any, Any]:
-    return (yield from _skip_what_is_missing())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Generator[None, Any, Any]:
-    return (yield from _skip_what_is_missing())
-
-
-def _skip_what_is_missing() -> Generator[None, Any, Any]:
     """Skip a test whose program is not installed, with the command to install it; fail in CI."""
     try:
         return (yield)
@@ -144,6 +135,9 @@ def _skip_what_is_missing() -> Generator[None, Any, Any]:
         if _CI or not isinstance(missing, ServerMissing):
             raise
         pytest.skip(str(missing))
+
+
+pytest_pyfunc_call = pytest_runtest_setup
 
 
 @pytest.fixture(scope="session", autouse=True)
