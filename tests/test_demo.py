@@ -10,7 +10,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -123,9 +122,6 @@ def test_every_end_leaves_nothing_and_the_next_start_has_the_data(
                 assert connection.incr("starts") == number + 1
                 # Appended to disk once a second; SIGKILL comes after that.
                 until(lambda c=connection: c.info()["aof_pending_bio_fsync"] == 0, "the file")
-            if how is signal.SIGINT:
-                kill_each_process(supervisor.pid)
-                until(lambda n=expected: len(processes_of(tmp_path)) == n, "all of them again", 60)
             os.killpg(supervisor.pid, how)
             if how is not signal.SIGKILL:
                 assert supervisor.wait(60) == 0
@@ -148,26 +144,6 @@ def test_terminal_that_closes_during_the_start(
             demo.terminate()
         demo.communicate(timeout=60)
     assert not (tmp_path / "embedded.env").exists()
-
-
-def kill_each_process(supervisor: int) -> None:
-    """Expect another one for each: before, the end of one ended the demo."""
-    for word in ("worker", "gunicorn", "consume_orders"):
-        first = demo_process(supervisor, word)
-        os.kill(first, signal.SIGKILL)
-        others = partial(demo_process, supervisor, word, first)
-        until(others, f"another {word}", 60)
-
-
-def demo_process(supervisor: int, word: str, not_this: int = 0) -> int:
-    """Return the process that the demo started with this word in its command, or 0."""
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
-    for pid in map(int, children.split()):
-        with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if word.encode() in words and pid != not_this:
-                return pid
-    return 0
 
 
 def test_process_that_ends_starts_again(
