@@ -42,15 +42,21 @@ class Redis(Server):
     def is_ready(self) -> bool:
         return self.send(b"PING\r\n").startswith((b"+PONG", b"-NOAUTH"))
 
+    def ask(self, command: str) -> str:
+        """Return the start of the reply to a command; raise ServerError for an error."""
+        reply = self.send(f"{command}\r\n".encode()).decode()
+        if reply.startswith("-"):
+            raise ServerError(f"{command}: {reply}")
+        return reply
+
     def execute(self, *statements: str) -> None:
         for statement in statements:
-            if (reply := self.send(f"{statement}\r\n".encode())).startswith(b"-"):
-                raise ServerError(reply.decode())
+            self.ask(statement)
 
     def pause_clients(self, seconds: float) -> None:
         """Inject a pause: for this time the server reads commands but runs none (CLIENT PAUSE)."""
-        if self.send(b"CLIENT PAUSE %d\r\n" % (seconds * 1000)) == b"+OK\r\n":
-            injected_faults["Redis clients paused"] += 1
+        self.ask(f"CLIENT PAUSE {seconds * 1000:.0f}")
+        injected_faults["Redis clients paused"] += 1
 
     def _program(self) -> str:
         finders = [self._debian, _embedded_valkey]

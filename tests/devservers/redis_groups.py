@@ -1,23 +1,16 @@
 """A master that Sentinels watch, and a Cluster, of the embedded Valkey."""
 
-from devservers import HOST, Group, Redis, ServerFailed, start_all
+from devservers import HOST, Group, Redis, start_all
 from devservers.faults.waiting import until
 
 SLOTS = 16384
 
 
 class Node(Redis):
-    """A Valkey that is asked without a client library."""
+    """The embedded Valkey."""
 
     def __init__(self, *, replica_of: Redis | None = None) -> None:
         super().__init__(prefer="embedded", replica_of=replica_of)
-
-    def ask(self, command: str) -> str:
-        """Return the start of the reply to a command; raise ServerFailed for an error."""
-        reply = self.send(f"{command}\r\n".encode()).decode()
-        if reply.startswith("-"):
-            raise ServerFailed(f"{command}: {reply}")
-        return reply
 
     def wait_for(self, command: str, part: str) -> None:
         """Wait until the reply to a command contains `part`."""
