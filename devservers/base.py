@@ -172,18 +172,20 @@ class Server(ABC):
         self._process = self._spawn([*(["env", *env] if env else []), *self.command()])
 
     def run_program(self, command: Sequence[str], text: str = "") -> None:
-        """Run a program to its end, with this input; raise ServerFailed if it fails."""
+        """Run a program with this input; raise ServerFailed if it fails or does not end in time."""
         with self.log.open("ab") as log:
-            done = subprocess.run(
-                command,
-                input=text.encode(),
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                check=False,
-            )
-        if done.returncode:
-            raise ServerFailed(f"{' '.join(command)} failed:\n{self.log_tail()}")
+            try:
+                subprocess.run(
+                    command,
+                    input=text.encode(),
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    timeout=START_TIMEOUT,
+                    check=True,
+                )
+            except subprocess.SubprocessError as error:
+                raise ServerFailed(f"{error}\n{self.log_tail()}") from None
 
     def wait_ready(self, seconds: float = START_TIMEOUT) -> None:
         """Wait until the server is ready; raise ServerFailed if it ends or time is up."""

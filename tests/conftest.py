@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -272,3 +272,35 @@ def test_database_url(django_db_setup: None) -> str:
 def database_url(transactional_db: None, test_database_url: str) -> str:
     """Return DATABASE_URL for processes of one test; they see its committed rows."""
     return test_database_url
+
+
+@pytest.fixture(scope="session")
+def idle_processes() -> Iterator[list[Any]]:
+    """Yield the processes of `processes` that the next test may have."""
+    idle: list[Any] = []
+    yield idle
+    for process in idle:
+        process.close()
+
+
+@pytest.fixture
+def processes(database_url: str, idle_processes: list[Any]) -> Iterator[Callable[[int], list[Any]]]:
+    """`processes(3)`: three `RaceWorker` processes of the shop, on the test's own database."""
+    from tests.shop.races.race_worker import RaceWorker
+
+    mine: list[RaceWorker] = []
+
+    def give(number: int) -> list[RaceWorker]:
+        missing = number - len(idle_processes)
+        idle_processes.extend(RaceWorker(database_url) for _ in range(missing))
+        given = [idle_processes.pop() for _ in range(number)]
+        mine.extend(given)
+        return given
+
+    yield give
+    for process in mine:
+        # One that is still at work, as after a failed test, is of no use to the next.
+        if process.is_alive and process.is_done:
+            idle_processes.append(process)
+        else:
+            process.close()

@@ -32,10 +32,8 @@ from shop.reservations.consumer import Consumer
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import buy
 from tests.shop.queued import ask, status
-from tests.shop.races.conftest import processes
 from tests.shop.races.race_worker import RaceWorker, a_form
 
-__all__ = ["processes"]
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.only("mysql"),

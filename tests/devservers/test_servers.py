@@ -56,6 +56,20 @@ def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPat
         pass
 
 
+def test_server_whose_installation_hangs_fails_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "mariadb-install-db"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("devservers.mariadb.required", lambda name: str(script))
+    monkeypatch.setattr("devservers.base.START_TIMEOUT", 0.2)
+    server = MariaDb()
+    with pytest.raises(ServerFailed, match="timed out"), server:
+        pass
+    assert not server.folder.exists()
+
+
 def test_server_outlives_the_thread_that_started_it() -> None:
     """The kernel ties a child to the thread that started it; a thread of its own starts servers."""
     with Redis() as server:

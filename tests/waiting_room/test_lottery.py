@@ -9,7 +9,6 @@ import pytest
 
 from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
-from tests.shop.races.conftest import processes
 from tests.shop.races.race_worker import RaceWorker
 from tests.waiting_room.rooms import a_room, open_now
 from tools.verify_lottery import differences, draw
@@ -17,7 +16,6 @@ from waiting_room import lottery, service, store
 from waiting_room.models import Room
 from waiting_room.service import join, place_of, record_of, status_of
 
-__all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 

@@ -20,10 +20,8 @@ from tests.devservers.faults.interception import HeldRequest, InterceptingProxy
 from tests.fault_rows import audit_sale, record_outcome
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, buy
-from tests.shop.races.conftest import processes
 from tests.shop.races.race_worker import RaceWorker, a_form, form_of, outcomes
 
-__all__ = ["processes"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 BOUND = 20.0

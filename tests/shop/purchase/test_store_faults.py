@@ -25,10 +25,9 @@ from shop.reservations import consumer
 from tests.fault_rows import audit_sale, record_fault, record_outcome
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, status
-from tests.shop.races.conftest import processes
 from tests.shop.reservations.conftest import hasty
 
-__all__ = ["hasty", "processes"]
+__all__ = ["hasty"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
 BOUND = 30.0
