@@ -106,10 +106,6 @@ class ContractBase:
         return {}
 
     @pytest.fixture
-    def env(self) -> dict[str, str]:
-        return {}
-
-    @pytest.fixture
     def conf(self, location: str | list[str], options: dict[str, Any]) -> dict[str, Any]:
         return {"BACKEND": self.path, "LOCATION": location, "OPTIONS": options}
 
@@ -135,12 +131,12 @@ class ContractBase:
                 driver.recover()
 
     @pytest.fixture
-    def another(self, conf: dict[str, Any], env: dict[str, str]) -> Iterator[Another]:
+    def another(self, conf: dict[str, Any]) -> Iterator[Another]:
         """Start other processes with the same backend; they are killed after the test."""
         started: list[OtherProcess] = []
 
         def start() -> OtherProcess:
-            started.append(OtherProcess(conf, env))
+            started.append(OtherProcess(conf))
             return started[-1]
 
         yield start

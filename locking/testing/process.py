@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,12 @@ REPLY_TIMEOUT = 60.0
 class OtherProcess:
     """A process that executes the methods of `Commands`; `kill` ends it as a crash does."""
 
-    def __init__(self, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, conf, env), daemon=True)
+    def __init__(self, conf: Mapping[str, Any]) -> None:
+        self._start(multiprocessing.get_context("spawn"), _serve, conf)
+
+    def _start(self, context: Any, serve: Callable[..., None], *args: Any) -> None:
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, *args), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -106,8 +108,7 @@ class Commands:
         return tokens
 
 
-def _serve(pipe: Connection, conf: Mapping[str, Any], env: Mapping[str, str]) -> None:
-    os.environ.update(env)
+def _serve(pipe: Connection, conf: Mapping[str, Any]) -> None:
     django.setup()
     from locking.handler import create  # after django.setup()
 

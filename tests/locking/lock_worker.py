@@ -38,22 +38,11 @@ class Forked(OtherProcess):
     def __init__(
         self, make: Callable[..., object], *args: Any, databases: Mapping[str, str]
     ) -> None:
-        self._pipe, theirs = _forking.Pipe()
-        served = (theirs, databases, make, args)
-        self._process = _forking.Process(target=_serve, args=served, daemon=True)
-        self._process.start()
-        theirs.close()
+        self._start(_forking, _serve, databases, make, args)
 
     @property
     def pid(self) -> int:
         return self._process.pid or 0
-
-    def call(self, do: str, *args: Any, **options: Any) -> Any:
-        self.send(do, *args, **options)
-        return self.receive()
-
-    def send(self, do: str, *args: Any, **options: Any) -> None:
-        self._pipe.send((do, args, options))
 
     def pause(self) -> None:
         injected_faults["process stopped"] += 1
@@ -119,9 +108,9 @@ def _serve(
             del connections[alias]
     commands = make(*args)
     while True:  # until the other end is closed
-        do, args, options = pipe.recv()
+        do, args = pipe.recv()
         try:
-            reply = getattr(commands, do)(*args, **options)
+            reply = getattr(commands, do)(*args)
         except LockError as error:
             reply = {"error": type(error).__name__, "message": str(error)}
         pipe.send(reply)
