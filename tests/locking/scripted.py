@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from locking.backends.base import Backend
-from locking.claims import Capabilities, Claim, Grant, Held
+from locking.claims import Capabilities, Claim
 from locking.exceptions import LockUnavailable
 from locking.handler import create
 from tests.locking.backends.memory_store import MemoryBackend, Server
@@ -61,41 +61,25 @@ class ScriptedBackend(MemoryBackend):
         """Return the times at which `call` was called."""
         return [at for name, at in self.calls if name == call]
 
-    def _reached(self, call: str) -> None:
-        self.calls.append((call, time.monotonic()))
-        steps = self.script.get(call)
-        if steps:
-            steps.popleft()()
-
     def is_cancelled(self, claim: Claim) -> bool:
         return super().is_cancelled(claim) and not self.ignores_cancel
 
-    def acquire(self, claim: Claim, timeout: float) -> Grant | None:
-        self._reached("acquire")
-        return super().acquire(claim, timeout)
 
-    def release(self, claim: Claim, token: int) -> None:
-        self._reached("release")
-        super().release(claim, token)
+def _scripted(call: str) -> Callable[..., Any]:
+    """Return a method that runs the next step of its script, and then does what it should."""
+    do = getattr(MemoryBackend, call)
 
-    def extend(self, claim: Claim, token: int, ttl: float) -> float:
-        self._reached("extend")
-        return super().extend(claim, token, ttl)
+    def run_step(self: ScriptedBackend, *args: Any) -> Any:
+        self.calls.append((call, time.monotonic()))
+        if steps := self.script.get(call):
+            steps.popleft()()
+        return do(self, *args)
 
-    def set_depth(self, claim: Claim, token: int, depth: int) -> None:
-        self._reached("set_depth")
-        super().set_depth(claim, token, depth)
+    return run_step
 
-    def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
-        self._reached("take_over")
-        return super().take_over(claim, owner, token)
 
-    def inspect(self) -> list[Held]:
-        self._reached("inspect")
-        return super().inspect()
-
-    def probe(self) -> None:
-        self._reached("probe")
+for call in ("acquire", "release", "extend", "set_depth", "take_over", "inspect", "probe"):
+    setattr(ScriptedBackend, call, _scripted(call))
 
 
 def unavailable() -> None:
