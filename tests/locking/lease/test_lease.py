@@ -220,14 +220,3 @@ def test_extension_sets_the_deadline_from_now_on() -> None:
                 lock.extend(ttl)
         lock.extend()
         assert 1 < lease.remaining <= 5
-
-
-def test_release_by_another_caller_or_twice_is_misuse(process) -> None:
-    lock = process.lock("a")
-    lock.acquire()
-    with pytest.raises(LockMisuse):
-        in_thread(lock.release)
-    lock.lease.check()
-    lock.release()
-    with pytest.raises(LockMisuse):
-        lock.release()

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockMisuse, lock, locks
+from locking import LockMisuse, locks
 from locking.lease import LockStore
 from locking.testing.calls import in_thread
 
@@ -108,23 +108,6 @@ def test_lock_that_a_task_leaves_behind_is_released(redis: LockStore, is_bridged
     asyncio.run(leave())
     gc.collect()
     until(lambda: is_free(redis), "the release")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_policy_lock_has_an_async_form(redis: LockStore) -> None:
-    async def main() -> None:
-        async with lock(NAME) as lease:
-            assert lease.epoch
-            assert not is_free(redis)
-            async with lock(NAME) as again:
-                assert again is lease
-            assert await asyncio.create_task(other()) is False
-
-    async def other() -> bool:
-        return await lock(NAME).aacquire(timeout=0.05)
-
-    asyncio.run(main())
-    assert is_free(redis)
 
 
 def test_lock_that_is_not_reentrant_refuses_its_holder(redis: LockStore) -> None:

@@ -265,31 +265,18 @@ def helpful(monkeypatch) -> None:
     monkeypatch.setattr(switching, "HELP_AFTER", 0.1)
 
 
-def test_switch_of_a_dead_process_is_finished_by_waiters(apart, new, helpful) -> None:
-    """Without a timeout, a waiter never looked whether the switch was overdue."""
-    switch(backend="new", changed_by="ann", wait=False)
-
-    def acquire():
-        held = lock("a")
-        assert held.acquire()
-        store = held.lease.table
-        held.release()
-        return store
-
-    assert apart(acquire).result(WAIT_TIMEOUT) is new
-    assert LockPolicyChange.objects.get().changed_by == "ann"
-
-
 @pytest.mark.stores
-def test_hand_over_of_a_dead_process_is_finished_by_waiters(apart, new, helpful) -> None:
+def test_switch_of_a_dead_process_is_handed_over_and_finished_by_waiters(apart, helpful) -> None:
+    """Also by one that waits forever."""
     held = lock("a")
     held.acquire()
-    switch(backend="new", wait=False)
+    switch(backend="new", changed_by="ann", wait=False)
     waiter = apart(lambda: lock("a").acquire())
     until(lambda: row().still_held == ["a"], "the hand-over")
     held.release()
     assert waiter.result(WAIT_TIMEOUT)
     until(lambda: row().state == "steady", "the end of the switch")
+    assert LockPolicyChange.objects.get().changed_by == "ann"
 
 
 def test_next_switch_finishes_that_of_a_dead_process(old) -> None:
