@@ -9,22 +9,12 @@ import time
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockMisuse, LockTimeout
+from locking import LockLost, LockMisuse
 from locking.handler import create
 from locking.lease import State
 from locking.testing.calls import in_thread
 from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
-
-
-def test_waits_are_those_of_the_lock_or_of_the_backend() -> None:
-    backend = scripted(TIMEOUT=0.01)
-    with backend.lock("a"):
-        assert in_thread(backend.lock("a", timeout=0.02).acquire) is False
-        with pytest.raises(LockTimeout, match=r"0\.02 s"):
-            in_thread(backend.lock("a", timeout=0.02).__enter__)
-        with pytest.raises(LockTimeout, match=r"0\.01 s"):
-            in_thread(backend.lock("a").__enter__)
 
 
 def test_new_thread_does_not_inherit_locks_of_an_ended_one(backend) -> None:

@@ -34,13 +34,15 @@ def test_lease_carries_epoch_and_mode_of_the_policy(backend) -> None:
         assert direct.fence == (0, direct.token)
 
 
-def test_waits_are_those_of_a_lock(backend) -> None:
-    held = lock("a")
+@pytest.mark.parametrize("is_active", [True, False], ids=["active backend", "named backend"])
+def test_waits_are_those_of_the_lock_or_of_the_backend(backend, is_active: bool) -> None:
+    make = lock if is_active else backend.lock
+    held = make("a")
     with ThreadPoolExecutor(1) as pool, backend.lock("a"):
         assert held.locked()
         assert in_thread(held.acquire, blocking=False) is False
-        assert in_thread(lock("a", timeout=0.01).acquire) is False
-        for busy, seconds in ((lock("a"), "0.02 s"), (lock("a", timeout=0.01), "0.01 s")):
+        assert in_thread(make("a", timeout=0.01).acquire) is False
+        for busy, seconds in ((make("a"), "0.02 s"), (make("a", timeout=0.01), "0.01 s")):
             with pytest.raises(LockTimeout, match=seconds):
                 in_thread(busy.__enter__)
         waiter = pool.submit(lambda: held.acquire() and held.release() is None)
