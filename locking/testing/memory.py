@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from django.test.utils import override_settings
 
-from locking.backends.options import Option
 from locking.backends.process import ProcessBackend
 from locking.claims import Claim, Grant, Held
 from locking.conf import lock_settings
@@ -40,7 +40,7 @@ class VirtualClock:
         """Let `seconds` pass. A lease ends after its ttl in total, because nothing renews it."""
         self.now += seconds
         for store in locks.opened():
-            if isinstance(store.backend, InMemoryBackend) and store.backend.clock is self:
+            if isinstance(store.backend, InMemoryBackend):
                 for lease in list(store.held.values()):
                     lease.hold_until -= seconds
                     if lease.lost or store.backend.has_ended(lease.owner):
@@ -48,20 +48,14 @@ class VirtualClock:
 
 
 class InMemoryBackend(ProcessBackend):
-    """The backend `process` with leases; several backends may share the CLOCK in OPTIONS."""
+    """The backend `process` with leases, which end on one clock for all backends."""
 
     capabilities = replace(ProcessBackend.capabilities, summary="In memory, for tests.")
-    known_options = {
-        "CLOCK": Option(
-            default=None,
-            expected="a VirtualClock",
-            accepts=lambda value: isinstance(value, VirtualClock),
-        )
-    }
+    clock = VirtualClock()
+    """In `locks_in_memory`, that of the block."""
 
     def __init__(self, alias: str, **settings: object) -> None:
         super().__init__(alias, **settings)
-        self.clock: VirtualClock = self.options["CLOCK"] or VirtualClock()
         self._ends: dict[str, float] = {}
         self.elsewhere: set[str] = set()
         """Names that `held_elsewhere` holds."""
@@ -105,10 +99,10 @@ def locks_in_memory() -> Iterator[VirtualClock]:
     clock = VirtualClock()
     entries = {
         alias: {key: conf[key] for key in ("TTL", "TIMEOUT") if key in conf}
-        | {"BACKEND": f"{__name__}.{InMemoryBackend.__name__}", "OPTIONS": {"CLOCK": clock}}
+        | {"BACKEND": f"{__name__}.{InMemoryBackend.__name__}"}
         for alias, conf in lock_settings().items()
     }
-    with override_settings(LOCKS=entries):
+    with override_settings(LOCKS=entries), patch.object(InMemoryBackend, "clock", clock):
         policy.invalidate()
         try:
             yield clock
