@@ -1,7 +1,6 @@
-"""Locks of a backend, one acquired here or in another thread, and a call's duration."""
+"""Locks of a backend, and one acquired here or in another thread."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -34,10 +33,3 @@ def held_by_another(backend: LockStore, name: str) -> Iterator[None]:
         other.submit(held.acquire).result(30)
         yield
         other.submit(held.release).result(30)
-
-
-def elapsed(call: Callable[[], object]) -> float:
-    """Return the duration of a call in seconds."""
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started
