@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from locking.backends.clock_tokens import clock_token
 from locking.backends.database.base import DatabaseLocks
-from locking.backends.database.session import Session
 from locking.claims import Capabilities, Claim, Grant, Held
 
 CREATE = (
@@ -22,7 +21,7 @@ CREATE = (
 DELETE = "DELETE FROM recipe_lock WHERE resource_name = %(name)s"
 
 
-class MySQLRowRecipe(DatabaseLocks[Session]):
+class MySQLRowRecipe(DatabaseLocks):
     """L3. LOCATION is an alias in DATABASES."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -58,7 +58,7 @@ def held(row: Row, waiters: int | None = None) -> Held:
     )
 
 
-class DatabaseBackend(DatabaseLocks[Session]):
+class DatabaseBackend(DatabaseLocks):
     """Locks in a table of a Django database. LOCATION is an alias in DATABASES."""
 
     capabilities: Capabilities = Capabilities(  # type: ignore[misc]  # differs by database
@@ -120,7 +120,7 @@ class DatabaseBackend(DatabaseLocks[Session]):
                     session.run(session.sql.repair, own.values)
             if token is not None:
                 if locks:  # the holder lock ends with the session
-                    self.pin(session, claim)
+                    self.pin(locks, claim)
                 return Grant(token, started + claim.ttl)
             left = deadline - time.monotonic()
             is_over = left <= 0 or claim.cancelled.is_set()
@@ -150,8 +150,8 @@ class DatabaseBackend(DatabaseLocks[Session]):
             if is_retry and found and (found.owner, found.token) == ("", token):
                 return  # the first attempt freed it, and its reply was lost
             # If the row was acquired since, it may have been broken before: report it as lost.
-            if session is pinned and locks:
-                locks.release_locks()
+            if session is pinned:
+                pinned.release_locks()
             raise claim.lost()
 
         def free_later() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
@@ -12,13 +12,11 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from locking.backends.base import Backend
 from locking.backends.database.pool import SessionPool
-from locking.backends.database.session import Session
+from locking.backends.database.session import UserLockSession
 from locking.claims import Claim
 
-S = TypeVar("S", bound=Session)
 
-
-class DatabaseLocks(Backend, Generic[S]):
+class DatabaseLocks(Backend):
     """Locks in a database; LOCATION is its alias in DATABASES."""
 
     vendors: ClassVar[tuple[str, ...]] = ("sqlite", "mysql", "postgresql")
@@ -27,10 +25,10 @@ class DatabaseLocks(Backend, Generic[S]):
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
         self.pool = SessionPool(str(self.location))
-        self.pinned: dict[str, S] = {}
+        self.pinned: dict[str, UserLockSession] = {}
         """By owner: the session that belongs to a lock held by this process."""
 
-    def pin(self, session: S, claim: Claim) -> None:
+    def pin(self, session: UserLockSession, claim: Claim) -> None:
         """Keep a session for the holder of a lock instead of returning it to the pool."""
         session.claim = claim
         self.pinned[claim.owner] = session

@@ -42,7 +42,7 @@ def lock_name(pool: SessionPool, name: str) -> str:
     return f"lock.{digest(f'{pool.database}/{name}')}"
 
 
-class SessionLocks(DatabaseLocks[UserLockSession]):
+class SessionLocks(DatabaseLocks):
     """The locks of a server's sessions, with a connection for each."""
 
     mint: ClassVar[str]
