@@ -13,16 +13,10 @@ from pytest_django import DjangoDbBlocker
 from devservers import PostgreSql
 from devservers.base import injected_faults
 from tests.devservers.pgbouncer import PgBouncer
-from tests.locking.backends.database.database_tools import DATABASE, alias_for
+from tests.locking.backends.database.database_tools import alias_for
 
 FAULTS = ("pg_terminate_backend", "pg_reload_conf", "ALTER ROLE", "CREATE TRIGGER")
 """The statements that are faults."""
-ROW_LOCK, SESSION_LOCK = "database on PostgreSQL", "postgresql_session"
-PATHS = {
-    ROW_LOCK: DATABASE,
-    SESSION_LOCK: "locking.backends.postgresql_session.PostgreSQLSessionBackend",
-}
-BOTH = pytest.mark.parametrize("store", PATHS)
 
 
 class Superuser:

@@ -15,15 +15,11 @@ from devservers.programs import required
 from locking.backends.base import Backend
 from locking.claims import Claim
 from locking.handler import create
-from tests.locking.backends.database.database_tools import alias_for
-from tests.locking.backends.database.postgresql_tools import (
-    BOTH,
-    PATHS,
-    SESSION_LOCK,
-    migrated,
-)
+from tests.locking.backends.database.database_tools import DATABASE, alias_for
+from tests.locking.backends.database.postgresql_tools import migrated
 from tests.locking.calls import store_of
 
+SESSION = "locking.backends.postgresql_session.PostgreSQLSessionBackend"
 MINUTE = 60_000_000
 LAST = "SELECT last_value FROM locking_token"
 NEXT = "SELECT locking_next_token()"
@@ -38,8 +34,8 @@ def forgetful(django_db_blocker: DjangoDbBlocker) -> Iterator[PostgreSql]:
         yield server
 
 
-def made(store: str, alias: str) -> Backend:
-    return create(store.split()[0], {"BACKEND": PATHS[store], "LOCATION": alias}).backend
+def made(path: str, alias: str) -> Backend:
+    return create("made", {"BACKEND": path, "LOCATION": alias}).backend
 
 
 def grant(backend: Backend, name: str = "n") -> int:
@@ -58,7 +54,7 @@ def run(program: str, server: PostgreSql, *words: str, text: str = "") -> str:
 @pytest.mark.parametrize("where", ["another server", "the same server"])
 def test_tokens_grow_through_a_restored_dump(where: str, forgetful: PostgreSql) -> None:
     """As in an upgrade to another version, after grants that the dump does not have."""
-    backend = made(SESSION_LOCK, "forgetful")
+    backend = made(SESSION, "forgetful")
     grant(backend)
     dump = run("pg_dump", forgetful)
     told = [grant(backend) for _ in range(40)]
@@ -73,15 +69,15 @@ def test_tokens_grow_through_a_restored_dump(where: str, forgetful: PostgreSql) 
         with psycopg.connect(target.url) as root:
             assert root.execute(LAST).fetchone()[0] < told[-1], "nothing was lost"
         with alias_for(target.url, "restored") as alias:
-            restored = made(SESSION_LOCK, alias)
+            restored = made(SESSION, alias)
             assert grant(restored) > told[-1]
             restored.close()
 
 
-@BOTH
-def test_crash_that_loses_commits_undoes_no_grant(store: str, forgetful: PostgreSql) -> None:
+@pytest.mark.parametrize("path", [DATABASE, SESSION])
+def test_crash_that_loses_commits_undoes_no_grant(path: str, forgetful: PostgreSql) -> None:
     """A row is still held by its holder. The session's lock ended, and its token grows."""
-    backend, mine = made(store, "forgetful"), Claim(name=f"crash {store}", owner="me", ttl=60)
+    backend, mine = made(path, "forgetful"), Claim(name="crash", owner="me", ttl=60)
     with psycopg.connect(forgetful.url, autocommit=True) as root:
         root.execute("DROP TABLE IF EXISTS written")
         root.execute("CREATE TABLE written ()")
@@ -89,7 +85,7 @@ def test_crash_that_loses_commits_undoes_no_grant(store: str, forgetful: Postgre
         first = backend.acquire(mine, 5)
         assert first is not None
         told = max(first.token, *(grant(backend) for _ in range(100)))
-        extended = backend.extend(mine, first.token, 90) if store != SESSION_LOCK else 0
+        extended = backend.extend(mine, first.token, 90) if path == DATABASE else 0
         root.execute("INSERT INTO written DEFAULT VALUES")
     forgetful.kill()
     forgetful.start()
