@@ -35,18 +35,6 @@ def test_lock_inside_a_transaction_is_refused(make):
 
 @committing
 @every_lock
-@pytest.mark.parametrize("until", ["block", "commit"])
-def test_stated_end_is_accepted(make, until):
-    policy.current()
-    with transaction.atomic():
-        with make(until=until):
-            pass
-        assert make().locked() == (until == "commit")
-    assert not make().locked()
-
-
-@committing
-@every_lock
 def test_lock_around_a_transaction_is_entered_again_inside(make):
     guard = make()
     with guard, transaction.atomic(), make() as lease:

@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockTimeout, lock, locks, policy
+from locking import LockTimeout, lock, locks, policy
 from locking.refresh import clock
 from locking.testing.calls import in_thread
-from tests.locking.calls import acquired
 from tests.locking.scripted import PATH, ScriptedBackend
 
 
@@ -49,21 +48,6 @@ def test_waits_are_those_of_the_lock_or_of_the_backend(backend, is_active: bool)
         until(lambda: len(backend.backend.times("acquire")) > 5, "the wait")
     assert waiter.result(WAIT_TIMEOUT) is True
     assert not held.locked()
-
-
-def test_options_are_passed_to_the_backend(backend) -> None:
-    lost = []
-    held = lock("a", ttl=60, renew=False, on_lost=lost.append)
-    lease = acquired(held)
-    assert 40 < lease.remaining <= 60
-    held.extend()
-    held.extend(90)
-    assert 70 < lease.remaining <= 90
-    backend.break_lock("a")
-    with pytest.raises(LockLost):
-        held.release()
-    assert lost == [lease]
-    assert held.lease is None
 
 
 def test_interrupt_after_the_grant_releases_it(backend, monkeypatch) -> None:
