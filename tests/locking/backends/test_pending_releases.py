@@ -44,12 +44,11 @@ def outage(pending: PendingReleases) -> set[int]:
     until(lambda: len(failed) > 5)
     store_responds.set()
     until(lambda: pending.is_idle)
-    assert {*answered[:2]} == {0, 1}
-    assert answered[2:] == [*range(2, 20)]
+    assert sorted(answered) == [*range(20)]
     return threads
 
 
-def test_one_thread_repeats_all_releases_the_oldest_first() -> None:
+def test_one_thread_repeats_all_releases() -> None:
     """A long outage adds withdrawals of acquires that never held the lock."""
     pending = PendingReleases()
     for _ in range(2):  # the first thread has ended
