@@ -246,27 +246,36 @@ class ZooKeeperBackend(Backend):
     def inspect(self) -> list[Held]:
         """Return the holders of every queue, from a server that has caught up with the leader."""
         session = self._open()
-        client, found = session.client, []
         with translated():
-            client.sync_async(self._prefix)
+            session.client.sync_async(self._prefix)
             try:
-                names = session.wait_for(client.get_children_async(self._prefix))
+                names = session.wait_for(session.client.get_children_async(self._prefix))
             except NoNodeError:
                 return []
-            for name, reply in [
-                (n, client.get_children_async(f"{self._prefix}/{n}")) for n in names
-            ]:
-                with suppress(NoNodeError):
-                    queue = nodes.in_order(session.wait_for(reply))
-                    held = nodes.holders(queue)
-                    for node in held:
-                        stat = client.exists_async(f"{self._prefix}/{name}/{node}")
-                        found.append((name, node, len(queue) - len(held), stat))
-            return [
-                Held(name=unquote(name), owner=nodes.owner_of(node), token=stat.czxid, waiters=more)
-                for name, node, more, reply in found
-                if (stat := session.wait_for(reply)) is not None
-            ]
+            return self._held(session, [f"{self._prefix}/{name}" for name in names])
+
+    def holders(self, name: str) -> list[Held]:
+        """Return the holders of one queue."""
+        session, parent = self._open(), self._parent(name)
+        with translated():
+            session.client.sync_async(parent)
+            return self._held(session, [parent])
+
+    def _held(self, session: Session, parents: list[str]) -> list[Held]:
+        client, found = session.client, []
+        for parent, reply in [(each, client.get_children_async(each)) for each in parents]:
+            with suppress(NoNodeError):
+                queue = nodes.in_order(session.wait_for(reply))
+                held = nodes.holders(queue)
+                for node in held:
+                    stat = client.exists_async(f"{parent}/{node}")
+                    name = unquote(parent.rpartition("/")[2])
+                    found.append((name, node, len(queue) - len(held), stat))
+        return [
+            Held(name=name, owner=nodes.owner_of(node), token=stat.czxid, waiters=more)
+            for name, node, more, reply in found
+            if (stat := session.wait_for(reply)) is not None
+        ]
 
     def probe(self) -> None:
         """Send a sync, which reaches the leader."""

@@ -95,6 +95,19 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
+    def test_question_who_holds_a_name_reads_one_queue(
+        self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with store_of(backend).lock(name, timeout=5), store_of(backend).lock(f"{name}-other"):
+            client, asked = backend.session.client, list[str]()
+            ask = client.get_children_async
+            monkeypatch.setattr(
+                client, "get_children_async", lambda path: asked.append(path) or ask(path)
+            )
+            assert store_of(backend).lock(name).owned()
+            assert not store_of(backend).lock(f"{name}-free").locked()
+        assert [path.rpartition("/")[2] for path in asked] == [name, f"{name}-free"]
+
     def test_names_that_are_used_once_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))
