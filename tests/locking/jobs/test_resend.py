@@ -76,31 +76,24 @@ class TestResend:
             counts.append(runs.resend_unfinished())
         assert counts == [0, 1]
 
-    def test_run_whose_lock_is_held_is_not_sent_again(self, sent, apart) -> None:
-        """Its lease in the row is over, but a worker renews the lock."""
+    def test_run_whose_lock_is_held_is_neither_sent_again_nor_failed(self, sent, apart) -> None:
+        """Its lease in the row is over, but a worker renews the lock, even for a day."""
         counts = []
 
         def long() -> None:
-            let_time_pass(minutes=1)
-            counts.append(apart(runs.resend_unfinished).result(10))
-
-        deliver(noon(), act=long)
-        assert counts == [0]
-        JobRun.objects.update(state=State.RUNNING)  # as if the worker had died
-        let_time_pass(minutes=1)
-        assert runs.resend_unfinished() == 1
-
-    def test_run_at_work_does_not_fail_after_a_day(self, apart) -> None:
-        """What it has done by then would be lost."""
-
-        def long() -> None:
-            let_time_pass(minutes=1)
-            JobRun.objects.update(scheduled_for=noon() - 2 * runs.MAX_MESSAGE_AGE)
-            apart(runs.resend_unfinished).result(10)
+            for scheduled_for in (noon(), noon() - 2 * runs.MAX_MESSAGE_AGE):
+                let_time_pass(minutes=1)
+                JobRun.objects.update(scheduled_for=scheduled_for)
+                counts.append(apart(runs.resend_unfinished).result(10))
             current_run().check()
 
         assert deliver(noon(), act=long) == 1
+        assert counts == [0, 0]
         assert JobRun.objects.get().state == State.DONE
+        # As if the worker had died.
+        JobRun.objects.update(state=State.RUNNING, scheduled_for=noon())
+        let_time_pass(minutes=1)
+        assert runs.resend_unfinished() == 1
 
     @pytest.mark.parametrize(
         ("scheduled_for", "options", "why"),
