@@ -281,6 +281,7 @@ class Order(models.Model):
             "quantity": self.quantity,
             "unit_price": str(self.unit_price),
             "total": str(self.total),
+            "currency": self.currency or settings.CURRENCY,
             "pay_by": self.pay_by.isoformat(timespec="milliseconds"),
             "url": self.get_absolute_url(),
             "lock": self.lock,
