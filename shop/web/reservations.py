@@ -7,8 +7,9 @@ from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext_lazy as _
 
-from shop.errors import KeyReused, LimitReached, wants_json
+from shop.errors import KeyReused, wants_json
 from shop.reservations.reserve import ReservationStatus, reservation_status
+from shop.sales.purchase_request import why_limited
 from shop.web.decorators import CustomerRequest, customer_page
 
 FIRST_MS, LONGEST_MS = 500, 5000
@@ -19,7 +20,6 @@ _TEXTS = {
         _("Sorry, it sold out"),
         _("You haven't been charged. More may become available if orders aren't paid."),
     ),
-    "limit": (LimitReached.title, LimitReached.advice),
     "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (
         _("We couldn't create your order"),
@@ -62,6 +62,10 @@ def _polled(request: CustomerRequest, status: ReservationStatus) -> HttpResponse
 
 def _context(status: ReservationStatus, poll_ms: int) -> dict[str, Any]:
     title, advice = _TEXTS.get(status.status, (None, None))
+    if status.status == "limit":
+        customer_id = status.reservation.customer_id
+        limit = why_limited(sale_id=status.sale.pk, customer_id=customer_id)
+        title, advice = limit.title, limit.advice
     return {
         "status": status,
         "sale": status.sale,

@@ -29,8 +29,12 @@ def hold(sale: Sale, customer: User, key: str) -> Order:
 
 
 def let_expire(sale: Sale, customer: User, key: str) -> None:
-    order = hold(sale, customer, key)
-    Order.objects.filter(pk=order.pk).update(pay_by=timezone.now() - timedelta(seconds=1))
+    hold(sale, customer, key)
+    expire_all()
+
+
+def expire_all() -> None:
+    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
     assert expire_unpaid_orders() == 1
 
 
@@ -67,8 +71,7 @@ def test_without_a_limit_the_count_of_expired_orders_ends(settings) -> None:
     sale, customer = a_sale(), a_customer()
     hold(sale, customer, "first")
     CustomerQuota.objects.update(expired=32_767)
-    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
-    assert expire_unpaid_orders() == 1
+    expire_all()
     assert refusal(sale, customer, "second") is None
 
 
@@ -97,3 +100,15 @@ def test_refusal_has_its_own_code(settings) -> None:
     let_expire(sale, customer, "first")
     refused = buy(signed_in(customer, headers={"Accept": "application/json"}), sale, key="second")
     assert (refused.status_code, refused.json()["error"]) == (409, "unpaid_limit")
+
+
+def test_page_of_a_reservation_names_the_unpaid_limit(settings) -> None:
+    """The order of another form expired while this one waited. It named the limit of the sale."""
+    settings.UNPAID_LIMIT = 1
+    sale, customer = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED)), a_customer()
+    hold(sale, customer, "first")
+    waiting = ask(sale, customer, key="second")
+    expire_all()
+    assert consume() == 1
+    page = signed_in(customer).get(waiting.url).text
+    assert "Too many of your orders in this sale expired unpaid." in page
