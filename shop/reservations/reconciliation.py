@@ -111,10 +111,9 @@ def _fill(sale: Sale) -> None:
             if store.reserve(sale=sale, entry=entry, limit=None) == "not_loaded":
                 raise ServiceUnavailable  # it would not count what was moved before
         store.set_stock(sale=sale, quantity=sale.stock.quantity)
-        store.expire_at(sale=sale, until=_end_of(sale))
     except ServiceUnavailable:
         with suppress(ServiceUnavailable):
-            store.delete(sale=sale)  # nothing else would: its keys do not expire yet
+            store.delete(sale=sale)
         raise
     reach("queued.filled")
     current = Sale.objects.filter(pk=sale.pk, generation=old.generation)
@@ -147,11 +146,6 @@ def _mirror(sale: Sale, decided: Decided, taken: dict[str, str]) -> int:
     outcomes = {number: f"{one.quantity} {one.outcome}" for number, one in decided.items()}
     store.mirror(sale=sale, key=keys.outcomes, rows=outcomes)
     return store.mirror(sale=sale, key=keys.taken, rows=taken)
-
-
-def _end_of(sale: Sale) -> float:
-    # Added as numbers: a sale without an end may close on the last day of the calendar.
-    return max(sale.closes_at, timezone.now()).timestamp() + 2 * AFTER.total_seconds()
 
 
 def decided_in(*, sale: Sale, numbers: Sequence[str] | None = None) -> Decided:
@@ -192,7 +186,7 @@ def _reconcile(sale: Sale, thoroughly: bool) -> Repair:
         if is_current:
             _load(sale)
         return Repair(sale=sale.slug, loaded=is_current)
-    store.expire_at(sale=sale, until=_end_of(sale))  # staff may have extended the sale
+    store.expire(sale=sale)
     agrees = (state.stock, state.run) == (sale.stock.quantity, store.run_id(sale=sale))
     return Repair(sale=sale.slug) if agrees and not thoroughly else _compare(sale)
 

@@ -29,6 +29,7 @@ from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
 from django.conf import settings
+from django.utils import timezone
 
 from inventory.exceptions import OutOfStock
 from shop.errors import ServiceUnavailable
@@ -39,11 +40,13 @@ CHUNK = 500
 """Items in one command."""
 BLOCKED = 1000
 """Units that a customer who may not hold again has in addition; above the limit of any sale."""
+KEPT_SECONDS = 2 * 86_400
+"""Time after the end of a sale for which its state is kept."""
 
 Item = TypeVar("Item")
 
-_RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = scripts(
-    __file__, "reserve", "settle", "release", "set_stock", "take"
+_FILL, _RESERVE, _SETTLE, _RELEASE, _SET_STOCK, _TAKE = scripts(
+    __file__, "fill", "reserve", "settle", "release", "set_stock", "take"
 )
 
 
@@ -182,8 +185,11 @@ def oldest_age(*, sale: Sale) -> float:
 
 
 def create(*, sale: Sale) -> None:
-    """Create the generation that `sale` names, to be filled."""
-    command("HSET", keys_of(sale).state, "run", run_id(sale=sale), at=_at(sale))
+    """Create the generation that `sale` names, to be filled. Each key expires from the start.
+
+    If the process that fills it is killed, no other one knows of it.
+    """
+    run(_FILL, keys_of(sale)[:1], _expires_at(sale), "run", run_id(sale=sale), at=_at(sale))
 
 
 def close(*, sale: Sale) -> None:
@@ -196,10 +202,17 @@ def delete(*, sale: Sale) -> None:
     command("UNLINK", *keys_of(sale), at=_at(sale))
 
 
-def expire_at(*, sale: Sale, until: float) -> None:
-    """Set the Unix time at which Redis deletes the state."""
+def expire(*, sale: Sale) -> None:
+    """Set the time at which Redis deletes the state, which staff may have put off."""
     for key in keys_of(sale):
-        command("PEXPIREAT", key, int(until * 1000), at=_at(sale))
+        command("PEXPIREAT", key, _expires_at(sale), at=_at(sale))
+
+
+def _expires_at(sale: Sale) -> int:
+    """Return the Unix time in milliseconds."""
+    # Added as numbers: a sale without an end may close on the last day of the calendar.
+    ends = max(sale.closes_at, timezone.now()).timestamp()
+    return int(1000 * (ends + KEPT_SECONDS))
 
 
 def set_stock(*, sale: Sale, quantity: int) -> None:
@@ -221,7 +234,7 @@ def mirror(*, sale: Sale, key: str, rows: dict[str, str]) -> int:
     wrong = [pair for pair in rows.items() if found.get(pair[0]) != pair[1]]
     surplus = [field for field in found if field not in rows]
     for chunk in _in_chunks(wrong):
-        command("HSET", key, *chain.from_iterable(chunk), at=_at(sale))
+        run(_FILL, [key], _expires_at(sale), *chain.from_iterable(chunk), at=_at(sale))
     for names in _in_chunks(surplus):
         command("HDEL", key, *names, at=_at(sale))
     return len(wrong) + len(surplus)

@@ -32,4 +32,8 @@ redis.call('HINCRBY', state, 'queued', quantity)
 redis.call('HINCRBY', waiting, field, quantity)
 redis.call('HSET', waiting, number, quantity)
 redis.call('XADD', orders, '*', 'n', number, 'c', customer, 'q', quantity, 'k', ARGV[4])
+if not limit then -- the process that fills this generation may be killed
+  redis.call('PEXPIRE', waiting, redis.call('PTTL', state))
+  redis.call('PEXPIRE', orders, redis.call('PTTL', state))
+end
 return 'queued'

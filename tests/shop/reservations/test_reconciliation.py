@@ -145,7 +145,8 @@ def test_reservation_without_entry_can_be_sent_again() -> None:
 
 
 @pytest.mark.parametrize("interrupted_at", ["", "mirror", "reserve", "set_stock"])
-def test_load_keeps_the_entries_of_a_lost_state(interrupted_at: str) -> None:
+@pytest.mark.parametrize("fault", [ServiceUnavailable, SystemExit], ids=["outage", "kill"])
+def test_load_keeps_the_entries_of_a_lost_state(fault, interrupted_at: str) -> None:
     """The entries that are left of the generation that a load replaces, if it ends or not."""
     sale, customer = a_queued_sale(stock=3, limit=1), a_customer()
     ask(sale)
@@ -154,12 +155,14 @@ def test_load_keeps_the_entries_of_a_lost_state(interrupted_at: str) -> None:
     redis_command("DEL", keys_of(sale).state)
     if interrupted_at:
         with (
-            patch.object(store, interrupted_at, side_effect=ServiceUnavailable),
-            pytest.raises(ServiceUnavailable),
+            patch.object(store, interrupted_at, side_effect=fault),
+            pytest.raises(fault),
         ):
             load(sale=fresh(sale))
         kept = redis_command("KEYS", f"{keys_of(sale).state.rpartition(':')[0]}:*")
-        assert set(kept) <= set(keys_of(sale)), "most keys of the new generation never expire"
+        new = set(kept) - set(keys_of(sale))
+        assert bool(new) == (fault is SystemExit), "no key is left if the process can delete it"
+        assert [key for key in new if redis_command("PTTL", key) < 0] == [], "they stay for ever"
     assert told(sale, 2) == {"queued": 1, "SoldOut": 1}
     with pytest.raises(LimitReached):
         ask(sale, customer, key="more")

@@ -220,6 +220,7 @@ def test_warnings_do_not_prevent_the_start() -> None:
 
 WRITE_EVERYTHING = """
 from django.core.cache import cache
+from django.utils import timezone
 from locking import locks, single_flight
 from locking.lease import StoreLock
 from shop.models import Sale
@@ -229,7 +230,7 @@ from shop.reservations import store
 single_flight.get_or_build("home:en", lambda: "page", ttl=60)
 cache.set("page", "x")
 rate_limits.count("10/minute", "li")
-store.create(sale=Sale(pk=1, generation=7))
+store.create(sale=Sale(pk=1, generation=7, closes_at=timezone.now()))
 assert StoreLock(locks["redis"], "sale:1", ttl=60).acquire()
 """
 
