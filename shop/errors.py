@@ -257,6 +257,8 @@ UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
 # Not DataError: a value that does not fit its column is a bug of the shop, and fails each time.
 MISFIT = (ProgrammingError, IntegrityError, InternalError)
 STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
+UNCHECKED = (ValueError, LookupError, OverflowError)
+"""Errors of the admins of Django and Celery Beat, which do not check all ids, numbers and names."""
 
 
 def wants_json(request: HttpRequest) -> bool:
@@ -311,7 +313,10 @@ def refusal_of(error: BaseException | None) -> ShopError | None:
 
 
 class DomainErrorMiddleware(MiddlewareMixin):
-    """Turn ShopError and store errors into responses; other exceptions are bugs and stay 500."""
+    """Turn ShopError and store errors into responses, and what the admin does not check.
+
+    Other exceptions are bugs and stay 500.
+    """
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Explain a wrong method in a page or JSON, with the headers of the response."""
@@ -325,13 +330,9 @@ class DomainErrorMiddleware(MiddlewareMixin):
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return the response for an exception of a view."""
         refusal = refusal_of(error)
-        if refusal is None and isinstance(error, ValueError | OverflowError):
-            # Django's admin checks neither the ids that an action selects nor the size of a number.
-            chosen = request.POST.getlist("_selected_action")
-            is_wrong_id = not all(map(str.isdecimal, chosen))
-            is_in_admin = request.path.startswith("/admin/")
-            is_too_large = is_in_admin and isinstance(error, OverflowError)  # of SQLite
-            refusal = BadInput() if is_wrong_id or is_too_large else None
+        if request.path.startswith("/admin/") and isinstance(error, UNCHECKED):
+            logger.error("Request refused: it may be a bug of the admin", exc_info=error)
+            refusal = BadInput()
         return answer(request, refusal) if refusal else None
 
 

@@ -98,6 +98,13 @@ def test_number_above_64_bits_is_no_error(amy) -> None:
     ]
 
 
+def test_what_an_admin_does_not_check_is_refused(amy) -> None:
+    """Django takes any number for a year, and Celery Beat looks for a name that was too long."""
+    assert amy.get("/admin/shop/order/?created_at__year=99999").status_code == 400
+    form = {"name": "x", "task": "x" * 201, "args": "[]", "kwargs": "{}"}
+    assert amy.post("/admin/django_celery_beat/periodictask/add/", form).status_code == 400
+
+
 @pytest.mark.parametrize("chosen", ["abc", "", "1 2"])
 @pytest.mark.parametrize("path", LISTS[:2])
 def test_action_on_a_malformed_selection_is_refused(path, chosen, amy, orders) -> None:
