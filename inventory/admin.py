@@ -58,7 +58,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ("name", "name_zh", "amount", "is_listed")
     fieldsets = (
         (None, {"fields": (("name", "name_zh"), "slug", "price", "is_listed")}),
-        (capfirst(_("picture")), {"fields": ("preview", "photo", "picture")}),
+        (capfirst(_("picture")), {"fields": ("preview", "photo")}),
         (capfirst(_("description")), {"fields": ("description", "description_zh")}),
     )
     readonly_fields = ("preview",)
@@ -82,7 +82,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def preview(self, product: Product) -> str:
         """Return the picture that pages show, or a dash."""
         shown = '<img class="preview" src="{}" alt="" width="160" height="160">'
-        return format_html(shown, product.picture_url) if product.picture_url else "–"
+        return format_html(shown, product.photo.url) if product.photo else "–"
 
     def save_model(self, request: HttpRequest, obj: Product, form: Any, change: bool) -> None:
         """Save the product, and delete a photo that was replaced or removed."""

@@ -1,35 +1,19 @@
 """Products, stock rows and the ledger of every change of stock."""
 
-import re
 from decimal import Decimal
 from functools import partial
 
 from django.contrib import admin
-from django.contrib.staticfiles import finders
-from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models, transaction
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
-from django.templatetags.static import static
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
 from inventory.pictures import new_name
 from locking.conf import Mode
 from locking.models import Fenced
-
-PICTURE = re.compile(r"(?:\w[\w.-]*/)*\w[\w.-]*\.(?:avif|gif|jpe?g|png|svg|webp)", re.ASCII)
-"""The path of a picture below static/. It cannot name a host or leave the folder."""
-
-
-def validate_picture(name: str) -> None:
-    """Raise ValidationError if there is no picture of this name below static/."""
-    if not PICTURE.fullmatch(name) or not finders.find(name):
-        raise ValidationError(
-            _("Enter the path of a picture that exists below static/, e.g. products/kettle.svg."),
-            code="no_picture",
-        )
 
 
 class WriteStrategy(Mode):
@@ -66,23 +50,14 @@ class Product(models.Model):
     price = models.DecimalField(
         _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(Decimal("0.01"))]
     )
-    picture = models.CharField(
-        _("picture"),
-        max_length=120,
-        blank=True,
-        validators=[validate_picture],
-        help_text=_("Path below static/, e.g. products/kettle.svg"),
-    )
     photo = models.FileField(
         _("photo"),
         upload_to=new_name,
+        max_length=120,
         blank=True,
         default="",
         db_default="",
-        help_text=_(
-            "JPEG, PNG or WebP, at most 8 MB and 25 million pixels. Customers see it instead of the"
-            " picture below static/."
-        ),
+        help_text=_("JPEG, PNG or WebP, at most 8 MB and 25 million pixels."),
     )
     is_listed = models.BooleanField(_("is listed"), default=True)
 
@@ -100,14 +75,6 @@ class Product(models.Model):
     def _in_language(self, field: str) -> str:
         chinese = (get_language() or "").startswith("zh")
         return str((chinese and getattr(self, f"{field}_zh")) or getattr(self, field))
-
-    @property
-    def picture_url(self) -> str:
-        """The address of the photo, or else of the picture below static/; empty without one."""
-        if self.photo:
-            return str(self.photo.url)
-        # SQL can store any name.
-        return static(self.picture) if PICTURE.fullmatch(self.picture) else ""
 
     @property
     def title(self) -> str:

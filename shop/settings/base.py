@@ -316,7 +316,7 @@ MEDIA_ROOT = env.str("MEDIA_ROOT", default=str(VAR / "media"))
 STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": {"BACKEND": "inventory.pictures.Storage"},
     "staticfiles": {"BACKEND": "shop.platform.staticfiles.Storage"},
 }
 

@@ -48,7 +48,7 @@ def test_seed_creates_consistent_sales_in_every_phase():
     assert Product.objects.count() >= 12
     for product in Product.objects.all():
         assert all((product.name_zh, product.description, product.description_zh))
-        picture = settings.BASE_DIR / "static" / product.picture
+        picture = settings.BASE_DIR / "static" / product.photo.name
         assert picture.stat().st_size < 4096
     assert PASSWORD in printed
     for name, role in DEMO_ACCOUNTS.items():
