@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from django.db.models import Count, Sum
+from django.db.models import Count, Min, Sum
 from django.template.defaultfilters import floatformat
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -21,6 +21,10 @@ WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
 STEPS = 600
 """The most steps of a curve."""
+CHUNK = 10_000
+"""Movements that one statement reads."""
+Step = tuple[int, int]
+"""Number of a movement, and the units that are taken since."""
 
 
 class Outcome(NamedTuple):
@@ -124,21 +128,31 @@ def _curve(sale: Sale) -> tuple[list[tuple[float, int]], bool]:
     It ends when an order first took the last unit; the second value is True then. The clocks of
     processes differ, but movements are numbered in the order of their writes.
     """
-    # An index holds these columns of every movement: reading the times takes three times as long.
-    movements = StockMovement.objects.filter(stock=sale.stock_id).order_by()
-    left, units, taken, is_sold_out = 0, 0, [], False
-    for pk, delta, order in sorted(movements.values_list("pk", "delta", "order_number")):
-        left += delta
-        if order:
-            units -= delta
-            taken.append((pk, units))
-            if is_sold_out := delta < 0 and left <= 0:
-                break
-    steps = taken[:: -(len(taken) // STEPS + 1)][::-1]
-    rows = StockMovement.objects.filter(pk__in=[pk for pk, _ in steps])
-    at = dict(rows.values_list("pk", "created_at"))
+    movements = StockMovement.objects.filter(stock=sale.stock_id).order_by("pk")
+    rows = movements.values_list("pk", "delta", "order_number")
+    # A sale begins with its stock, which an index finds.
+    first = movements.filter(order_number=None).aggregate(pk=Min("pk"))["pk"] or 0
+    left, units, taken, is_sold_out, last = 0, 0, list[Step](), False, first - 1
+    while not is_sold_out and (chunk := list(rows.filter(pk__gt=last)[:CHUNK])):
+        last, in_chunk = chunk[-1][0], []
+        for pk, delta, order in chunk:
+            left += delta
+            if order:
+                units -= delta
+                in_chunk.append((pk, units))
+                if is_sold_out := delta < 0 and left <= 0:
+                    break
+        taken += _thinned(in_chunk)
+    steps = _thinned(taken)
+    shown = StockMovement.objects.filter(pk__in=[pk for pk, _ in steps])
+    at = dict(shown.values_list("pk", "created_at"))
     curve = [(max(0.0, (at[pk] - sale.opens_at).total_seconds()), units) for pk, units in steps]
     return curve, is_sold_out
+
+
+def _thinned(steps: list[Step]) -> list[Step]:
+    """Return at most STEPS of the steps, and always the last one."""
+    return steps[:: -(len(steps) // STEPS + 1)][::-1]
 
 
 def _points(curve: list[tuple[float, int]], *, end: float, top: int) -> str:

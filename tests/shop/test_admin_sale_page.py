@@ -2,6 +2,7 @@
 
 import csv
 import re
+import tracemalloc
 from datetime import timedelta
 
 import pytest
@@ -103,13 +104,29 @@ def test_curve_has_a_step_for_each_purchase_and_return(sold_out) -> None:
 
 
 def test_curve_of_a_large_sale_has_long_steps(sold_out, monkeypatch) -> None:
-    """Their number is bounded: a step costs time, and the page has a deadline."""
+    """Their number is bounded: there may be a million movements, and the page has a deadline."""
     exact = report_of(sale=sold_out)
     monkeypatch.setattr(sale_report, "STEPS", 2)
     report = report_of(sale=sold_out)
     assert report.sold_out_after == exact.sold_out_after == 4.0
     assert len(report.points.split()) < len(exact.points.split())
     assert report.points.split()[-1] == exact.points.split()[-1] == "600,0.0"
+
+
+def test_report_holds_no_row_of_each_movement(monkeypatch) -> None:
+    monkeypatch.setattr(sale_report, "CHUNK", 1000)
+    monkeypatch.setattr(sale_report, "STEPS", 10)
+    sale = a_sale(stock=20_000)
+    StockMovement.objects.bulk_create(
+        StockMovement(stock=sale.stock, delta=-1, reason="reserved", order_number=str(number))
+        for number in range(20_000)
+    )
+    tracemalloc.start()
+    report = report_of(sale=sale)
+    _now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_500_000, "5 MB before"
+    assert (report.top, report.sold_out_after is None) == (20_000, False)
 
 
 def test_action_returns_to_the_page_of_the_sale(amy) -> None:
