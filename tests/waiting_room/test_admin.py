@@ -61,20 +61,33 @@ def test_older_page_of_a_room_keeps_what_another_page_saved(amy: Client) -> None
     assert (room.mode, room.message) == ("lottery", "Soon")
 
 
-def test_history_is_in_the_language_of_its_reader(amy: Client) -> None:
-    room = a_room(opens_in=60, inlet=6)
-    for change in ({"action": "pause"}, {"action": "set_inlet", "per_minute": 12}):
+def test_each_change_is_made_and_recorded_in_the_language_of_its_reader(amy: Client) -> None:
+    room, other = a_room(opens_in=-1, inlet=6), a_room(opens_in=-1)
+
+    def states() -> list[str]:
+        service.clear()
+        return [service.status_of(sale=one.sale).state for one in (room, other)]
+
+    for change, state in (
+        ({"action": "pause"}, "paused"),
+        ({"action": "set_inlet", "per_minute": 12}, "paused"),
+        ({"action": "resume"}, "open"),
+    ):
         amy.post(f"{LIST}", {**change, "_selected_action": [room.pk]}, headers=CHINESE)
-    sent = {"mode": "lottery", "message": "Soon", "message_zh": ""}
+        assert states() == [state, "open"]
+    sent = {"mode": "lottery", "message": "Soon", "message_zh": "马上"}
     assert amy.post(f"{LIST}{room.pk}/change/", sent).status_code == 302
-    assert LogEntry.objects.count() == 3, "one for each change"
+    service.clear()
+    status = service.status_of(sale=room.sale)
+    assert (status.message, status.message_zh) == ("Soon", "马上")
+    assert LogEntry.objects.count() == 4, "one for each change"
     path = f"{LIST}{room.pk}/history/"
     for page, sentences in (
         (
             amy.get(path, headers=CHINESE).text,
             ("已暂停。", "每分钟放行人数：6 → 12。", "先到先得 → ", "公告：– → Soon"),
         ),
-        (amy.get(path).text, ("Paused.", "People admitted per minute: 6 → 12.")),
+        (amy.get(path).text, ("Paused.", "People admitted per minute: 6 → 12.", "Resumed.")),
     ):
         assert all(sentence in page for sentence in sentences)
 
@@ -96,16 +109,6 @@ def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
     assert (hidden.status_code, "People admitted" in hidden.text) == (200, False)
 
 
-def test_pause_and_resume(amy: Client) -> None:
-    room, other = a_room(opens_in=-1), a_room(opens_in=-1)
-    act(amy, "pause", room)
-    states = [service.status_of(sale=one.sale).state for one in (room, other)]
-    assert states == ["paused", "open"]
-    act(amy, "resume", room)
-    service.clear()
-    assert service.status_of(sale=room.sale).state == "open"
-
-
 def test_inlet_above_the_measured_rate_is_confirmed(amy: Client, settings) -> None:
     settings.WAITING_ROOM_INLET_PER_MINUTE = 100
     room = a_room(inlet=50)
@@ -121,14 +124,6 @@ def test_inlet_above_the_measured_rate_is_confirmed(amy: Client, settings) -> No
     assert inlet(per_minute="500") == 80
     assert inlet(per_minute="500", confirm="another") == 80
     assert inlet(per_minute="500", confirm=room.sale.slug) == 500
-
-
-def test_message_is_broadcast(amy: Client) -> None:
-    room = a_room()
-    form = {"mode": room.mode, "message": "Back at noon", "message_zh": "中午恢复"}
-    amy.post(f"{LIST}{room.pk}/change/", form)
-    status = service.status_of(sale=room.sale)
-    assert (status.message, status.message_zh) == ("Back at noon", "中午恢复")
 
 
 def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) -> None:

@@ -143,9 +143,6 @@ def test_reset_starts_again_with_a_new_seed_and_is_public(staff) -> None:
     room = a_room(opens_in=60)
     join(sale=room.sale, customer_id=1)
     join(sale=room.sale, customer_id=2)
-    with pytest.raises(BadInput):
-        reset(room=room, reason=" ", staff=staff)
-    assert place_of(sale=room.sale, customer_id=2).position == 2
     first = reset(room=room, reason="Redis was lost", staff=staff)
     assert first.commitment != room.commitment
     assert place_of(sale=room.sale, customer_id=2) is None

@@ -14,7 +14,7 @@ from shop.models import Order, Sale
 from shop.purchase import admission
 from tests.shop.making import a_customer, a_sale, buy, signed_in
 from tests.waiting_room.rooms import a_room, open_now
-from waiting_room import service, store, views
+from waiting_room import service, views
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 JSON = {"accept": "application/json"}
@@ -214,17 +214,6 @@ def test_room_is_closed_while_its_store_is_down(settings) -> None:
         finally:
             redis.resume()
         until(lambda: view_of(client, sale) == "waiting", "the room to open again", 20)
-
-
-def test_room_that_lost_its_places_does_not_promise_them() -> None:
-    room = a_room(opens_in=-1)
-    client = signed_in()
-    client.post(url(room.sale, "join/"))
-    store.delete(room=room)
-    service.clear()
-    page = client.get(url(room.sale)).content.decode()
-    assert view_of(client, room.sale) == "unavailable"
-    assert "Places are kept" not in page
 
 
 def test_visitor_of_a_sold_out_room_reads_so_before_joining() -> None:
