@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError
+from django.utils import timezone
 
 from inventory.models import StockMovement, WriteStrategy
 from locking.failpoints import armed
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
+from shop.orders.service import expire_unpaid_orders
 from shop.purchase.place_order import place_order
 from shop.sales.purchase_request import PurchaseRequest
 from tests.shop.making import a_customer, fresh
@@ -37,6 +40,11 @@ def armed_once(point: str, act: Callable[[], object]) -> Iterator[None]:
     with armed(point, arrive):
         yield
     assert arrivals
+
+
+def expire_the_pending_order() -> None:
+    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
+    assert expire_unpaid_orders() == 1
 
 
 def nothing_changed(sale: Sale, orders: int = 0) -> bool:

@@ -18,10 +18,10 @@ from locking.failpoints import armed
 from shop.errors import InvalidTransition
 from shop.models import Order, Payment, User
 from shop.orders import service as orders
-from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.orders.service import cancel_order
 from shop.payments.service import mark_paid, refund_payments, start_payment, time_out_payments
 from tests.shop.making import a_sale, signed_in
-from tests.shop.purchases import buy
+from tests.shop.purchases import buy, expire_the_pending_order
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
@@ -128,11 +128,6 @@ def test_payment_ends_while_its_order_can_be_paid(order, settings):
     assert start_payment(order=order).answer_by < timezone.now() + timedelta(seconds=6)
 
 
-def expire(order: Order) -> None:
-    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
-    assert expire_unpaid_orders() == 1
-
-
 def time_out(payment: Payment) -> None:
     Payment.objects.update(answer_by=timezone.now())
     assert time_out_payments() == 1
@@ -140,7 +135,7 @@ def time_out(payment: Payment) -> None:
 
 BEFORE_THE_WEBHOOK = {
     "cancelled": (lambda order, payment: cancel_order(order=order), "refunding"),
-    "expired": (lambda order, payment: expire(order), "refunding"),
+    "expired": (lambda order, payment: expire_the_pending_order(), "refunding"),
     "timed out": (lambda order, payment: time_out(payment), "approved"),
     "declined": (lambda order, payment: told(payment, approved=False), "approved"),
 }

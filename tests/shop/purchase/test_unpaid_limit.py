@@ -1,14 +1,12 @@
 """Who lets orders of a sale expire unpaid cannot hold its units for ever."""
 
-from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.utils import timezone
 
 from shop.errors import LimitReached, ShopError, UnpaidLimitReached
 from shop.models import CustomerQuota, Order, Sale, User
-from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.orders.service import cancel_order
 from tests.shop import purchases
 from tests.shop.making import a_customer, a_sale, buy, fresh, signed_in
 from tests.shop.queued import ask, assert_sound, consume
@@ -30,12 +28,7 @@ def hold(sale: Sale, customer: User, key: str) -> Order:
 
 def let_expire(sale: Sale, customer: User, key: str) -> None:
     hold(sale, customer, key)
-    expire_all()
-
-
-def expire_all() -> None:
-    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
-    assert expire_unpaid_orders() == 1
+    purchases.expire_the_pending_order()
 
 
 def refusal(sale: Sale, customer: User, key: str) -> type[ShopError] | None:
@@ -71,7 +64,7 @@ def test_without_a_limit_the_count_of_expired_orders_ends(settings) -> None:
     sale, customer = a_sale(), a_customer()
     hold(sale, customer, "first")
     CustomerQuota.objects.update(expired=32_767)
-    expire_all()
+    purchases.expire_the_pending_order()
     assert refusal(sale, customer, "second") is None
 
 
@@ -108,7 +101,7 @@ def test_page_of_a_reservation_names_the_unpaid_limit(settings) -> None:
     sale, customer = fresh(a_sale(fulfilment=Sale.Fulfilment.QUEUED)), a_customer()
     hold(sale, customer, "first")
     waiting = ask(sale, customer, key="second")
-    expire_all()
+    purchases.expire_the_pending_order()
     assert consume() == 1
     page = signed_in(customer).get(waiting.url).text
     assert "Too many of your orders in this sale expired unpaid." in page

@@ -89,14 +89,12 @@ def test_pages_show_what_can_be_reserved(client) -> None:
     until(lambda: shows("1", "● Open"), "the unit that was returned")
 
 
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_after_the_end_only_the_form_of_an_order_is_answered(is_loaded) -> None:
+def test_after_the_end_only_the_form_of_an_order_is_answered() -> None:
+    """The sale is no longer in Redis; tests/shop/web/test_bad_purchases.py has one that is."""
     sale, customer = a_queued_sale(), a_customer()
     first = ask(sale, customer)
     consume()
-    Sale.objects.update(closes_at=timezone.now())
-    if not is_loaded:
-        Sale.objects.update(generation=1)
+    Sale.objects.update(closes_at=timezone.now(), generation=1)
     again = ask(sale, customer)
     assert (again.receipt, again.replayed, status(again)) == (first.receipt, True, "won")
     with pytest.raises(KeyReused):

@@ -27,14 +27,6 @@ def test_sale_for_purchase_has_the_columns_of_the_models() -> None:
         sale_for_purchase(slug=sale.slug)
 
 
-def test_missing_sale_is_not_cached() -> None:
-    sale = a_sale()
-    with pytest.raises(NotFound):
-        cached_sale(slug="later")
-    Sale.objects.update(slug="later")
-    assert cached_sale(slug="later") == sale
-
-
 @pytest.mark.parametrize("spell", [str, str.upper, str.title, str.capitalize])
 def test_only_the_exact_slug_finds_a_sale_and_its_product(spell) -> None:
     sale, client = a_sale(), Client()

@@ -11,7 +11,7 @@ from django.utils import timezone
 from inventory.models import StockMovement
 from loadtest.web.gateway import pay_at_once
 from shop.models import Order, Payment, Sale, User
-from shop.orders.service import cancel_order, expire_unpaid_orders
+from shop.orders.service import cancel_order
 from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
 from shop.urls import urlpatterns
@@ -45,11 +45,6 @@ def steps(page: str) -> list[tuple[str, bool]]:
     return [(text(label), 'aria-current="step"' in attributes) for attributes, label in items]
 
 
-def expire(order: Order) -> None:
-    Order.objects.update(pay_by=timezone.now() - timedelta(seconds=1))
-    assert expire_unpaid_orders() == 1
-
-
 def refund(order: Order) -> None:
     pay_at_once(order=order)
     refund_order(order=order)
@@ -73,7 +68,11 @@ STATES = {
         "Your reservation has expired",
         ("✕ Expired", True),
     ),
-    "expired": (expire, "Your reservation has expired", ("✕ Expired", True)),
+    "expired": (
+        lambda order: purchases.expire_the_pending_order(),
+        "Your reservation has expired",
+        ("✕ Expired", True),
+    ),
     "refunded": (refund, "This order was cancelled", ("↩ Cancelled", True)),
 }
 
