@@ -25,6 +25,7 @@ ADDRESS = {
     "postcode": "200002",
     "country": "",
 }
+PASSWORD = "a-red-kettle-9"  # noqa: S105
 
 
 def a_sale(
@@ -59,6 +60,12 @@ def signed_in(user: User | None = None, **options: Any) -> Client:
     client = Client(**options)
     client.force_login(user or a_customer())
     return client
+
+
+def sign_in(client: Client, name: str = "wang", password: str = PASSWORD, **more: str) -> Any:
+    """Send the form of the sign-in page and return the response."""
+    form = {"username": name, "password": password, **more}
+    return client.post("/accounts/sign-in/", form)
 
 
 def staff_with(*permissions: str) -> Client:

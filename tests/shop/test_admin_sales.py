@@ -277,7 +277,6 @@ def test_close_now_requires_the_typed_name(amy):
     assert f"Type “{sale.slug}” to confirm" in asked.text
     assert fresh(sale).phase() == Sale.Phase.OPEN
     wrong = act(amy, "close_now", sale, confirm="another")
-    assert wrong.status_code == 400
     assert f"That doesn't match “{sale.slug}”. Nothing was changed." in unescape(wrong.text)
     assert fresh(sale).phase() == Sale.Phase.OPEN
     sent = re.findall(r'<input type="hidden" name="(?!csrf)([^"]*)" value="([^"]*)"', asked.text)

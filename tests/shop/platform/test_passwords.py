@@ -19,8 +19,7 @@ from devservers.faults.waiting import until
 from shop.errors import Overloaded
 from shop.models import TokenRevocation, User
 from shop.platform import passwords
-
-PASSWORD = "a-red-kettle-9"  # noqa: S105
+from tests.shop.making import PASSWORD, sign_in, signed_in
 
 
 class SlowHashes:
@@ -84,8 +83,7 @@ def test_process_with_one_thread_can_hash(settings) -> None:
 def test_sign_in_with_an_old_hash_replaces_it_and_ends_no_tokens() -> None:
     old = PBKDF2PasswordHasher().encode(PASSWORD, get_random_string(22), 1)
     li, laptop = User.objects.create(username="li", password=old), Client()
-    form = {"username": "li", "password": PASSWORD}
-    assert laptop.post("/accounts/sign-in/", form).status_code == 302
+    assert sign_in(laptop, "li").status_code == 302
     li.refresh_from_db()
     assert li.password.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
     assert not TokenRevocation.objects.filter(subject__startswith="customer:").exists()
@@ -106,9 +104,7 @@ def test_rehash_does_not_restore_a_password_that_was_changed_meanwhile() -> None
 
 def posts(li: User, amy: User) -> dict[str, tuple[Client, dict[str, str]]]:
     """Return a client and a form for every page that hashes a password."""
-    customer, staff = Client(), Client()
-    customer.force_login(li)
-    staff.force_login(amy)
+    customer, staff = signed_in(li), signed_in(amy)
     new = {"password1": PASSWORD, "password2": PASSWORD}
     changed = {"new_password1": "another-kettle-7", "new_password2": "another-kettle-7"}
     return {

@@ -9,13 +9,12 @@ from django.test import Client
 from shop.models import User
 from shop.platform import proof_of_work
 from shop.platform.proof_of_work import is_solution
-from tests.shop.making import hidden_fields, signed_in
+from tests.shop.making import PASSWORD, hidden_fields, signed_in
 from tests.waiting_room.rooms import a_room
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 
 SIGN_UP = "/accounts/sign-up/"
-PASSWORD = "a-red-kettle-9"  # noqa: S105
 Fields = dict[str, str]
 
 

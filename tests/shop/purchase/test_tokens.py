@@ -14,7 +14,7 @@ from django.test import Client
 from shop.models import Order, Sale, TokenRevocation, User
 from shop.purchase import tokens
 from shop.tasks import prune_sessions
-from tests.shop.making import a_sale, hidden_fields, signed_in
+from tests.shop.making import PASSWORD, a_sale, hidden_fields, sign_in, signed_in
 from tests.shop.web.wsgi_browser import SIGNALS, Browser, alone, li
 
 __all__ = ["alone", "li"]
@@ -115,7 +115,6 @@ def test_invalid_key_gets_no_token(buyer) -> None:
 
 # --- revocation -------------------------------------------------------------------------------
 
-PASSWORD = "a-red-kettle-9"  # noqa: S105
 TOKEN = {"customer_id": 7, "session": "cookie", "issued_at": 1000.0}
 
 
@@ -131,8 +130,7 @@ def sign_out(browser: Browser) -> None:
 
 def sign_in_as_another(browser: Browser) -> None:
     User.objects.create_user("wang", password=PASSWORD)
-    form = {"username": "wang", "password": PASSWORD}
-    assert client_of(browser).post("/accounts/sign-in/", form)["Location"] == "/"
+    assert sign_in(client_of(browser))["Location"] == "/"
 
 
 def save(browser: Browser, *only: str, **fields: object) -> None:

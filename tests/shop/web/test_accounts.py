@@ -10,11 +10,9 @@ from django.test import Client
 from shop.mail.models import Message
 from shop.mail.service import send_mail
 from shop.models import TokenRevocation, User
-from tests.shop.making import signed_in
+from tests.shop.making import PASSWORD, sign_in, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
-
-PASSWORD = "a-red-kettle-9"  # noqa: S105
 
 
 @pytest.fixture
@@ -25,10 +23,6 @@ def wang() -> User:
 @pytest.fixture
 def amy() -> User:
     return User.objects.create_superuser("amy", password=PASSWORD)
-
-
-def sign_in(client: Client, name: str = "wang", **more: str):
-    return client.post("/accounts/sign-in/", {"username": name, "password": PASSWORD, **more})
 
 
 def sign_up(name: str, again: str = PASSWORD, **more: str):

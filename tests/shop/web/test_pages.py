@@ -16,7 +16,8 @@ from locking import LockUnavailable, locks
 from shop.catalogue import page_cache
 from shop.models import Order, Sale, User
 from shop.web import pages
-from tests.shop.making import a_sale, buy, put_in_force, signed_in
+from tests.shop.making import PASSWORD, a_sale, buy, put_in_force, signed_in
+from tests.shop.staff import CLOSED_PORT
 
 pytestmark = pytest.mark.django_db
 
@@ -189,9 +190,6 @@ def test_banner_warns_staff_while_the_shop_can_oversell(shop, backend, strategy,
             assert "Overselling is possible" not in other.get(page).text
 
 
-CLOSED_PORT = "redis://127.0.0.1:1/0"
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("down", "status"), [("", 200), ("lock", 503), ("redis", 503), ("cache", 200)]
@@ -222,8 +220,7 @@ def test_without_redis_the_shop_still_sells(no_redis, shop, li):
     shop.force_login(li)
     page = buy(shop, a_sale())["Location"]
     assert "Waiting for payment" in shop.get(page).text
-    word = "a-red-kettle-9"
-    form = {"username": "wang", "password1": word, "password2": word}
+    form = {"username": "wang", "password1": PASSWORD, "password2": PASSWORD}
     assert Client().post("/accounts/sign-up/", form).status_code == 302
 
 

@@ -12,9 +12,9 @@ from django.http import HttpResponse
 from django.test import Client
 
 from shop.models import User
+from tests.shop.making import PASSWORD, sign_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
-PASSWORD = "a-red-kettle-9"  # noqa: S105
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,6 @@ def wang() -> User:
 @pytest.fixture
 def amy() -> User:
     return User.objects.create_superuser("amy", password=PASSWORD)
-
-
-def sign_in(client: Client, name: str = "wang", password: str = PASSWORD, **more: str):
-    form = {"username": name, "password": password, **more}
-    return client.post("/accounts/sign-in/", form)
 
 
 def at(address: str, via: str = "") -> Client:
