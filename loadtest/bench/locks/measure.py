@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from operator import attrgetter
-from statistics import median
 from typing import Any, NamedTuple
 
 from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_time
 from loadtest.bench.locks.systems import Handle, System
 from loadtest.bench.services import Requests, Usage
+from loadtest.kernel.report import summary
 from loadtest.load.verdict import percentile
 
 TTL = 10.0
@@ -77,33 +77,40 @@ def _turn(handle: Handle) -> Turn:
     return Turn(asked, granted, releasing)
 
 
-def uncontended(systems: Sequence[System], name: str) -> dict[str, dict[str, float]]:
+def uncontended(systems: Sequence[System], name: str) -> dict[str, dict[str, Any]]:
     """Return acquire-release pairs per second in one thread, and CPU microseconds per pair.
 
-    The systems alternate in many short slices, so that other load affects all of them equally.
+    The systems alternate in many short slices, so that other load affects all of them equally. One
+    that fails has the reason as `failed` instead.
     """
 
-    def work(number: int) -> dict[str, dict[str, float]]:
-        handles = {system.name: ready(system, name) for system in systems}
-        rates: dict[str, list[float]] = {one: [] for one in handles}
-        costs: dict[str, list[float]] = {one: [] for one in handles}
+    def work(number: int) -> dict[str, dict[str, Any]]:
+        slices: dict[str, list[dict[str, float]]] = {one.name: [] for one in systems}
+        handles, failed = dict[str, Handle](), dict[str, dict[str, str]]()
         for _ in range(SLICES):
-            for one, handle in handles.items():
-                pairs, cpu, started = 0, time.process_time(), time.monotonic()
-                while (now := time.monotonic()) < started + SLICE_SECONDS:
-                    handle.acquire(WAIT)
-                    handle.release()
-                    pairs += 1
-                rates[one].append(pairs / (now - started))
-                costs[one].append((time.process_time() - cpu) / pairs * 1e6)
-        return {
-            one: {"pairs_per_second": median(rates[one]), "pair_cpu_us": median(costs[one])}
-            for one in handles
-        }
+            for system in (one for one in systems if one.name not in failed):
+                try:
+                    if system.name not in handles:
+                        handles[system.name] = ready(system, name)
+                    slices[system.name].append(_slice(handles[system.name]))
+                except Exception as error:  # noqa: BLE001 - whichever: the others go on
+                    failed[system.name] = {"failed": repr(error)}
+        return {one: summary(rows) for one, rows in slices.items()} | failed
 
     with ProcessPool(work) as pool:
-        found: dict[str, dict[str, float]] = pool.results()[0]
+        found: dict[str, dict[str, Any]] = pool.results()[0]
     return found
+
+
+def _slice(handle: Handle) -> dict[str, float]:
+    """Acquire and release again and again for a moment."""
+    pairs, cpu, started = 0, time.process_time(), time.monotonic()
+    while (now := time.monotonic()) < started + SLICE_SECONDS:
+        handle.acquire(WAIT)
+        handle.release()
+        pairs += 1
+    cost = (time.process_time() - cpu) / pairs * 1e6
+    return {"pairs_per_second": pairs / (now - started), "pair_cpu_us": cost}
 
 
 def waves(system: System, name: str, times: int) -> list[float]:

@@ -1,8 +1,8 @@
 """Run the benchmark of the locks: interleaved rounds over every system.
 
 The arguments are {"backends": [...], "rounds": N, "peers": bool}; the events are progress and
-rounds. A system that cannot be used, or fails under contention, is skipped from then on; the last
-round of each has no figures, but the reason in `why`.
+rounds. A system that cannot be used, or fails, is skipped from then on; the last round of each has
+no figures, but the reason in `why`.
 """
 
 from itertools import count
@@ -56,7 +56,10 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
             able = [one for one in systems if one.family == family and not why[one.name]]
             _close_connections()
             for name, figures in uncontended(able, _name()).items():
-                emit("round", line=name, round=figures)
+                if "failed" in figures:
+                    why[name] = "failed: {failed}".format(**figures)
+                else:
+                    emit("round", line=name, round=figures)
         for system in systems:
             emit("progress", step=step, of=steps, system=system.name)
             if system.waits and not why[system.name]:

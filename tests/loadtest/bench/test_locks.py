@@ -60,14 +60,18 @@ def test_lock_that_a_killed_holder_keeps_has_no_time_of_its_next_grant():
         killed_holder(kept, "x")
 
 
-def test_locks_that_cannot_be_used_are_left_out_and_the_others_measured(
-    monkeypatch, capsys, settings
-):
+def test_locks_that_fail_are_left_out_and_the_others_measured(monkeypatch, capsys, settings):
     def fail(name, ttl):
         raise LookupError("another version")
 
     floor = next(one for one in SYSTEMS if (one.family, one.role) == ("redis", "floor"))
+
+    def expire(name, ttl):
+        used = iter([None])  # by the try whether it can be used; each process has its own
+        return Handle(lambda wait: True, lambda: next(used))
+
     openers = {"broken": fail, "refusing": lambda name, ttl: Handle(lambda wait: False, print)}
+    openers["expiring"] = expire
     peers = [
         System(name=name, family="redis", role="peer", open=opener)
         for name, opener in openers.items()
@@ -82,7 +86,9 @@ def test_locks_that_cannot_be_used_are_left_out_and_the_others_measured(
     assert [one["line"] for one in rounds if one["round"]] == [floor.name]
     why = {one["line"]: one["why"].partition(": ")[2] for one in rounds if "why" in one}
     refused = "refusing did not grant a free lock"
-    assert why == {"broken": "another version", "refusing": refused, floor.name: ""}
+    failed = {"broken": "another version", "refusing": refused, "expiring": "StopIteration()"}
+    assert why == {**failed, floor.name: ""}
+    assert rounds[-2]["why"] == "failed: StopIteration()"
 
 
 def test_every_backend_has_a_floor_and_a_peer():
