@@ -27,4 +27,5 @@ urlpatterns = [
     path("lab/runs/<uuid:run_id>/again/", views.repeat, name="lab-again"),
     path("lab/runs/<uuid:run_id>/report.<slug:suffix>", views.download, name="lab-file"),
     path("lab/runs/<uuid:run_id>/preview.<slug:language>.png", views.preview, name="lab-preview"),
+    path("lab/runs/<uuid:run_id>/<slug:half>.<slug:suffix>", views.chart, name="lab-chart"),
 ]

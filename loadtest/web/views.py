@@ -103,6 +103,18 @@ def _start_for_anyone(request: HttpRequest, plan: Plan | str) -> HttpResponse:
     return _enqueue(run)
 
 
+@live_page
+def chart(request: HttpRequest, run_id: UUID, half: str, suffix: str) -> HttpResponse:
+    """Return one timeline of a scenario as a file."""
+    run = runs.get_run(run_id)
+    for result in (run.report or {}).get("scenarios", ()):
+        for variant in result["halves"]:
+            if scenario_export.half(variant) == half and suffix in ("svg", "png"):
+                content = scenario_export.chart(result, variant, suffix)
+                return HttpResponse(content, content_type=TYPES[suffix])
+    raise Http404
+
+
 @visitor_form
 def start_scenario(request: HttpRequest, name: str) -> HttpResponse:
     """Start a scenario, and redirect to its page."""

@@ -282,6 +282,14 @@ def test_scenario_result_needs_no_account(client, staff):
     page = client.get(scenario_run.get_absolute_url()).text
     assert page.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox') >= 2
     assert "SETNX without an expiry" in page.split("<h1")[1].split("</h1>")[0]
+    for (half, suffix), status in {
+        ("broken", "svg"): 200,
+        ("repaired", "png"): 200,
+        ("middle", "svg"): 404,
+        ("broken", "gif"): 404,
+    }.items():
+        chart = reverse("lab-chart", args=[scenario_run.pk, half, suffix])
+        assert client.get(chart).status_code == status
     lesson = client.get(reverse("learn-step", args=["setnx"])).text
     assert f'href="{scenario_run.get_absolute_url()}">Newest run here' in lesson
     assert "Recorded on real servers" in lesson, "the recording stays"
