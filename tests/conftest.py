@@ -65,6 +65,7 @@ os.environ.update(
     CELERY_BROKER_URL=_redis.url,
     REDLOCK_URLS=",".join(server.url for server in _redis_five),
     ZOOKEEPER_HOSTS=_zookeeper.hosts,
+    ZOOKEEPER_PASSWORD="",
 )
 (_var / "static").mkdir()  # WhiteNoise warns when nothing was ever collected.
 django.setup()

@@ -63,10 +63,11 @@ def path(default: str) -> Option:
 def problems(known: Mapping[str, Option], given: Any) -> Iterator[tuple[str, str]]:
     """Yield the number of the check and a sentence for each mistake in `given` OPTIONS."""
     if not isinstance(given, Mapping | None):
-        yield "E010", f"OPTIONS is {given!r:.60}: give a dict."
+        yield "E010", f"OPTIONS is a {type(given).__name__}: give a dict."
         return
     for name, value in (given or {}).items():
         if name not in known:
             yield "E011", unknown("key in OPTIONS:", name, known)
         elif not known[name].accepts(value):
-            yield "E012", f"{name} is {value!r:.60}: give {known[name].expected}."
+            shown = "..." if name == "PASSWORD" else f"{value!r:.60}"
+            yield "E012", f"{name} is {shown}: give {known[name].expected}."

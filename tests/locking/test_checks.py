@@ -103,6 +103,7 @@ def ids(settings, conf: dict[str, object], policy: dict[str, str] = POLICY) -> l
         *((zookeeper("a", SESSION_TIMEOUT=value), "locking.E012") for value in (0, -1.0, 61, "6")),
         *((zookeeper("a", PREFIX=prefix), "locking.E012") for prefix in ("locks", "/")),
         (zookeeper("a", CONNECT_TIMEOUT=0), "locking.E012"),
+        *((zookeeper("a", PASSWORD=value), "locking.E012") for value in (None, 7, "a b")),
         *((database(alias), "locking.E051") for alias in (["default"], "absent", 7)),
     ],
 )
@@ -130,11 +131,18 @@ def test_without_settings_locks_hold_within_the_process(settings, db) -> None:
         assert lease.backend.capabilities.exclusion == "process"
 
 
-def test_password_of_a_url_is_not_shown(settings) -> None:
+def test_password_is_not_shown(settings) -> None:
     bad = "redis+sentinel://u:secret@host/locks/x?sentinel_password=secret"
-    settings.LOCKS = {"a": redis(LOCATION="redis://u:secret@host:port/0"), "b": redis(LOCATION=bad)}
+    wrong = [
+        redis(LOCATION="redis://u:secret@host:port/0"),
+        redis(LOCATION=bad),
+        zookeeper("u:secret@a:2181"),
+        zookeeper("a", PASSWORD="my secret"),  # noqa: S106
+        {**zookeeper("a"), "OPTIONS": [("PASSWORD", "secret")]},
+    ]
+    settings.LOCKS = dict(zip("abcde", wrong, strict=True))
     settings.LOCK_POLICY = POLICY
-    assert ["secret" in found.msg for found in check_locks()] == [False, False]
+    assert ["secret" in found.msg for found in check_locks()] == [False] * len(wrong)
 
 
 def test_alias_of_the_active_policy_must_exist(settings, db) -> None:

@@ -9,7 +9,8 @@ same queue with other rules, see `queue.py`.
 
 LOCATION: "host:port,host:port,host:port", followed by a path for a chroot.
 OPTIONS: SESSION_TIMEOUT (6 s; the server may shorten or lengthen it), CONNECT_TIMEOUT (3 s), PREFIX
-("/locks"). Requires ZooKeeper 3.5, which deletes empty container nodes.
+("/locks"), PASSWORD: only clients with the same one use the nodes that this one creates. Requires
+ZooKeeper 3.5, which deletes empty container nodes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create2
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from locking.backends.base import Backend
-from locking.backends.options import path, seconds
+from locking.backends.options import path, seconds, text
 from locking.backends.zookeeper import queue as nodes
 from locking.backends.zookeeper.session import (
     INTERRUPTED,
@@ -69,6 +70,7 @@ class ZooKeeperBackend(Backend):
         "SESSION_TIMEOUT": seconds(6.0, at_most=LONGEST_SESSION),
         "CONNECT_TIMEOUT": seconds(3.0),
         "PREFIX": path("/locks"),
+        "PASSWORD": text(""),
     }
 
     def __init__(self, alias: str, **settings: Any) -> None:
@@ -81,6 +83,7 @@ class ZooKeeperBackend(Backend):
         )
         self._session_timeout: float = options["SESSION_TIMEOUT"]
         self._connect_timeout: float = options["CONNECT_TIMEOUT"]
+        self._acl = CREATOR_ALL_ACL if options["PASSWORD"] else OPEN_ACL_UNSAFE
         self.session: Session | None = None
         self._opening = threading.Lock()
         self._fails_fast = False
@@ -94,8 +97,8 @@ class ZooKeeperBackend(Backend):
         if not isinstance(names, list | tuple) or not all(
             isinstance(name, str) and _HOST.fullmatch(name.strip()) for name in names or [""]
         ):
-            text = f"LOCKS[{alias!r}] LOCATION is {hosts!r:.60}: give host:port, comma-separated."
-            found.append(Error(text, id="locking.E041"))
+            wrong = f"LOCKS[{alias!r}] LOCATION is no list of servers: give host:port,host:port."
+            found.append(Error(wrong, id="locking.E041"))
         return found
 
     def acquire(self, claim: Claim, timeout: float) -> Grant | None:
@@ -182,7 +185,7 @@ class ZooKeeperBackend(Backend):
             session.nodes[owner] = path
             return stat.czxid, queue
         prefix = f"{parent}/{nodes.label(claim)}-"
-        request = Create2(prefix, b"", OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL)
+        request = Create2(prefix, b"", self._acl, EPHEMERAL | SEQUENTIAL)
         while True:
             created, children = session.send(request), client.get_children_async(parent)
             try:
@@ -195,13 +198,13 @@ class ZooKeeperBackend(Backend):
         return stat.czxid, queue
 
     def _create_parent(self, session: Session, parent: str, timeout: float) -> None:
-        container = CreateContainer(parent, b"", OPEN_ACL_UNSAFE, CONTAINER)
+        container = CreateContainer(parent, b"", self._acl, CONTAINER)
         try:
             session.wait_for(session.send(container), timeout)
         except NodeExistsError:
             pass
         except NoNodeError:
-            session.wait_for(session.client.ensure_path_async(self._prefix), timeout)
+            session.wait_for(session.client.ensure_path_async(self._prefix, self._acl), timeout)
 
     def _reply_timeout(self, session: Session, end: float) -> float:
         """Return the timeout of one reply: the caller's time left, at most that of a failover."""
@@ -314,7 +317,9 @@ class ZooKeeperBackend(Backend):
                 if session is None or session.ended:
                     if session is not None:
                         session.close()
-                    self.session = session = Session(self._hosts, self._session_timeout)
+                    password = self.options["PASSWORD"]
+                    session = Session(self._hosts, self._session_timeout, password)
+                    self.session = session
         if not session.up.is_set():
             try:
                 session.wait_up(0 if self._fails_fast else self._connect_timeout)

@@ -31,6 +31,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoNodeError,
     OperationTimeoutError,
     SessionExpiredError,
@@ -63,8 +64,20 @@ def translated() -> Iterator[None]:
     """Translate the client's errors to LockUnavailable."""
     try:
         yield
+    except NoAuthError as error:
+        text = "ZooKeeper refused access: the nodes belong to clients with another PASSWORD."
+        raise LockUnavailable(text) from error
     except (KazooException, KazooTimeoutError) as error:
         raise LockUnavailable(f"ZooKeeper request failed: {error!r}") from error
+
+
+class _Credential(str):
+    """A text that kazoo does not show when it logs requests."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "..."
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -108,7 +121,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 class Session:
     """A connected client, the nodes of this process's claims, and the thread that renews them."""
 
-    def __init__(self, hosts: str, timeout: float) -> None:
+    def __init__(self, hosts: str, timeout: float, password: str) -> None:
         self.timeout = timeout
         """Seconds after the last request at which the server ends the session."""
         self.alive_until = 0.0
@@ -133,6 +146,7 @@ class Session:
             hosts,
             timeout=timeout,
             handler=self._handler,
+            auth_data=[("digest", _Credential(f"locking:{password}"))] if password else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5},
         )
         self._learn_timeout()
@@ -251,7 +265,7 @@ class Session:
                     self.wait_for(self.client.delete_async(f"{parent}/{node}"), timeout)
             else:
                 self.wait_for(self.client.delete_async(path), timeout)
-        except NoNodeError:
+        except (NoNodeError, NoAuthError):  # or its place is another client's now
             pass
         except (*INTERRUPTED, LockUnavailable):
             self._wake.set()

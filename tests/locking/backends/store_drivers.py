@@ -343,7 +343,7 @@ class PostgreSqlSessions(Sessions, PostgreSqlDriver):
 class ZooKeeperDriver(OwnStore):
     """An ensemble of three; the proxy is in front of the first."""
 
-    options = {"SESSION_TIMEOUT": 2.0}
+    options = {"SESSION_TIMEOUT": 2.0, "PASSWORD": "secret"}
     SIGNS_OF_LIFE = ("Exists", "Sync", "Transaction")
     sent = 0
 
