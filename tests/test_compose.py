@@ -117,7 +117,7 @@ def test_settings_read_what_the_stack_sets(services: Services) -> None:
 def test_secrets_come_from_the_environment(services: Services) -> None:
     for name, service in services.items():
         for variable, value in service.get("environment", {}).items():
-            if variable in {"SECRET_KEY", "MARIADB_PASSWORD"}:
+            if variable in {"SECRET_KEY", "MARIADB_PASSWORD", "ZOOKEEPER_PASSWORD"}:
                 source = variable.replace("MARIADB", "MYSQL")
                 assert value.startswith(f"${{{source}:?"), name
     assert "${MYSQL_PASSWORD:?" in services["web"]["environment"]["DATABASE_URL"]

@@ -182,7 +182,7 @@ def test_secrets_are_in_no_object() -> None:
         assert not [kind for kind, _ in objects if kind == "Secret"]
         for component in ("web", "worker", "consumer", "beat", "migrate"):
             for one in container(objects, component)["env"]:
-                if one["name"] in ("SECRET_KEY", "MYSQL_PASSWORD"):
+                if one["name"] == "SECRET_KEY" or one["name"].endswith("_PASSWORD"):
                     assert one["valueFrom"]["secretKeyRef"]["name"] == "seckill"
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 from redis import Redis
 
 from devservers.faults.waiting import until
@@ -83,6 +85,20 @@ def test_all_locks_are_to_be_had(stack: Stack) -> None:
     said = stack.parts["web-1"].run("python", "manage.py", "shell", "-c", code)
     known = {"none", "process", "database", "redis", "mysql_session", "redlock", "zookeeper"}
     assert set(said.split()) >= known
+
+
+def test_strangers_in_the_network_get_no_lock_of_zookeeper(stack: Stack) -> None:
+    code = "from locking import locks; locks['zookeeper'].lock('a').acquire(timeout=5)"
+    stack.parts["web-1"].run("python", "manage.py", "shell", "-c", code)
+    stranger = KazooClient(stack.addresses["zookeeper-1:2181"])
+    stranger.start()
+    try:
+        assert stranger.exists("/locks")
+        with pytest.raises(NoAuthError):
+            stranger.get_children("/locks")
+    finally:
+        stranger.stop()
+        stranger.close()
 
 
 def test_metrics_are_served_inside_only(stack: Stack) -> None:

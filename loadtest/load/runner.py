@@ -147,4 +147,4 @@ def _shorten_leases() -> None:
     for alias, conf in settings.LOCKS.items():
         conf["TTL"] = TTL
         if alias == "zookeeper":
-            conf["OPTIONS"] = {"SESSION_TIMEOUT": TTL}
+            conf["OPTIONS"]["SESSION_TIMEOUT"] = TTL

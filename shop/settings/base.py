@@ -200,6 +200,7 @@ if ZOOKEEPER_HOSTS:
     LOCKS["zookeeper"] = {
         "BACKEND": "locking.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": ZOOKEEPER_HOSTS,
+        "OPTIONS": {"PASSWORD": env.str("ZOOKEEPER_PASSWORD", default="")},
     }
 LOCK_POLICY = {
     "BACKEND": "redis",

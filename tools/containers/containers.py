@@ -47,6 +47,7 @@ def defaults() -> dict[str, str]:
         "SECRET_KEY": secrets.token_hex(32),
         "MYSQL_PASSWORD": secrets.token_hex(16),
         "REDIS_PASSWORD": secrets.token_hex(16),
+        "ZOOKEEPER_PASSWORD": secrets.token_hex(16),
         "SEED_PASSWORD": secrets.token_urlsafe(9),
     }
 

@@ -102,6 +102,8 @@ topologySpreadConstraints:
   value: {{ $stores.redlockUrls | default (include "seckill.addresses" (dict "root" . "store" "redlock" "count" 5 "prefix" "redis://:$(REDIS_PASSWORD)@" "port" 6379 "suffix" "/0")) | quote }}
 {{- end }}
 {{- if or $stores.full $stores.zookeeperHosts }}
+- name: ZOOKEEPER_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: ZOOKEEPER_PASSWORD, optional: {{ ne $stores.zookeeperHosts "" }}}}
 - name: ZOOKEEPER_HOSTS
   value: {{ $stores.zookeeperHosts | default (include "seckill.addresses" (dict "root" . "store" "zookeeper" "count" 3 "prefix" "" "port" 2181 "suffix" "")) | quote }}
 {{- end }}
