@@ -49,9 +49,9 @@ def held(name: str, alias: str = "", *, waiters: int = 0) -> Iterator[threading.
     go, has = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with locks[alias].lock(name) if alias else lock(name, timeout=60):
+        with locks[alias].lock(name) if alias else lock(name, timeout=600):
             has.set()
-            go.wait(60)
+            go.wait(600)
         connection.close()
 
     threads = [threading.Thread(target=hold) for _ in range(1 + waiters)]
