@@ -21,7 +21,7 @@ from devservers.faults.waiting import until
 from tests import programs
 from tools import demo
 from tools.demo import STORE_VARIABLES
-from tools.supervisor import Family
+from tools.supervisor import Part, stop
 
 ROOT = Path(__file__).parent.parent
 SHELL = "/bin/sh"
@@ -146,25 +146,30 @@ def test_terminal_that_closes_during_the_start(
     assert not (tmp_path / "embedded.env").exists()
 
 
-def test_process_that_ends_starts_again(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_process_that_ends_starts_again(capfd: pytest.CaptureFixture[str]) -> None:
     """`worker` ends at once, three times, and leaves a child behind each time."""
-    monkeypatch.setattr("tools.supervisor.RESTART_DELAY", 0.01)
-    with Family() as family:
-        for name, script in (("web", "sleep 1000"), ("worker", "sleep 1000 & echo $!; exit 3")):
-            family.commands[name] = [SHELL, "-c", script], dict(os.environ)
-            family.start(name)
-        again = iter([family.start, family.start, lambda _: family.ended.put("SIGTERM")])
-        monkeypatch.setattr(family, "start", lambda name: next(again)(name))
-        assert family.supervise() == "SIGTERM"
-        assert family.parts["web"].process.poll() is None, "another process is not affected"
-    said = capfd.readouterr().out
-    assert said.count("worker ended with exit code 3: it restarts in") == 3
-    children = re.findall(r"worker   \| (\d+)", said)
-    assert len(children) == 3
-    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "no child left")
-    assert family.parts["web"].process.poll() is not None
+    said = ""
+
+    def children() -> list[str]:
+        nonlocal said
+        said += capfd.readouterr().out
+        return re.findall(r"worker   \| (\d+)", said)
+
+    web = Part("web", SHELL, "-c", "sleep 1000")
+    worker = Part("worker", SHELL, "-c", "sleep 1000 & echo $!; exit 3")
+    try:
+        for _ in range(3):
+            worker.process.wait()
+            web.restart_if_ended()
+            worker.restart_if_ended()
+        assert web.process.poll() is None, "another process is not affected"
+    finally:
+        stop([web, worker])
+    until(lambda: len(children()) >= 3, "the lines")
+    assert "web ended" not in said
+    assert said.count("worker ended with exit code 3: it starts again.") == 3
+    until(lambda: not any(Path("/proc", child).exists() for child in children()), "no child left")
+    assert web.process.poll() is not None
 
 
 def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:

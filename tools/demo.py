@@ -8,21 +8,21 @@ all processes that it started end: after Ctrl-C, SIGTERM, a closed terminal and,
 
 import fcntl
 import os
-import queue
 import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from io import StringIO
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devservers import HOST, Redis, ServerError, start_all, stop_all  # noqa: E402
-from tools.supervisor import Family, check_port, chosen_port, exit_on_signals, say  # noqa: E402
+from tools.supervisor import Part, check_port, chosen_port, exit_on_signals, say, stop  # noqa: E402
 
 # The variables that name stores; without any of them, the settings look for embedded ones.
 STORE_VARIABLES = (
@@ -36,6 +36,8 @@ STORE_VARIABLES = (
     "CELERY_BROKER_URL",
 )
 FIRST_PAGE_SECONDS = 60.0
+RESTART_SECONDS = 2.0
+"""A process that has ended starts again within this time."""
 KEEP = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 EVICT = ("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 # Celery's warning to root, eight lines long; root is usual in a container.
@@ -63,7 +65,7 @@ def claim(var: Path, port: int) -> Iterator[None]:
         yield
 
 
-def embed(family: Family, var: Path) -> None:
+def embed(stack: ExitStack, var: Path) -> None:
     """Start a Redis for broker and locks, one for the cache, and five for RedLock if requested."""
     if any(name in os.environ for name in STORE_VARIABLES):
         say("Using the stores that the environment names.")
@@ -74,7 +76,7 @@ def embed(family: Family, var: Path) -> None:
     redis, *masters = (Redis(prefer="embedded", folder=name, config=KEEP) for name in folders)
     cache = Redis(prefer="embedded", folder=var / "cache", config=EVICT)
     servers = [redis, cache, *masters]
-    family.callback(stop_all, servers)
+    stack.callback(stop_all, servers)
     start_all(servers)
     urls = {"REDIS_URL": redis.url, "CACHE_URL": cache.url, "CELERY_BROKER_URL": redis.url}
     if masters:
@@ -82,7 +84,7 @@ def embed(family: Family, var: Path) -> None:
     # For `manage.py` in another terminal; the demo's processes inherit the environment.
     embedded = var / "embedded.env"
     embedded.write_text("".join(f"{name}={url}\n" for name, url in urls.items()))
-    family.callback(embedded.unlink, missing_ok=True)
+    stack.callback(embedded.unlink, missing_ok=True)
     os.environ.update(urls)
 
 
@@ -117,50 +119,51 @@ def prepare() -> list[str]:
     return account_lines()
 
 
-def wait_for_first_page(port: int, family: Family) -> str | None:
-    """Return None once the page is served, or the reason why it is not."""
+def wait_for_first_page(port: int, web: Part) -> None:
     deadline = time.monotonic() + FIRST_PAGE_SECONDS
-    while time.monotonic() < deadline:
-        web = HTTPConnection(HOST, port, timeout=5)
-        with closing(web), suppress(OSError):  # the server does not listen yet
-            web.request("GET", "/")
-            status = web.getresponse().status
-            return None if status == 200 else f"the first page returned {status}"
-        with suppress(queue.Empty):
-            return str(family.ended.get(timeout=0.1))
-    return f"no page in {FIRST_PAGE_SECONDS:g} s"
+    while web.process.poll() is None and time.monotonic() < deadline:
+        server = HTTPConnection(HOST, port, timeout=5)
+        with closing(server), suppress(OSError):  # it does not listen yet
+            server.request("GET", "/")
+            if (status := server.getresponse().status) == 200:
+                return
+            raise DemoError(f"The first page returned {status}.")
+        time.sleep(0.1)
+    ended = web.process.poll() is not None
+    raise DemoError(f"{web}." if ended else f"No page in {FIRST_PAGE_SECONDS:g} s.")
 
 
-def serve(family: Family, port: int, var: Path, accounts: list[str], started: float) -> str:
-    """Serve until a signal arrives; return its name, or why the first page is not served."""
+def serve(stack: ExitStack, port: int, var: Path, accounts: list[str], started: float) -> NoReturn:
+    """Serve until a signal arrives."""
     gunicorn = ["-m", "gunicorn", "shop.wsgi", "--config", "deploy/gunicorn_conf.py"]
     gunicorn += ["--bind", f"{HOST}:{port}", "--workers", "2"]
     gunicorn += ["--graceful-timeout", "3", "--max-requests", "0"]
     celery = ["-W", QUIET, "-m", "celery", "--quiet", "-A", "shop"]
+    web = Part("web", sys.executable, *gunicorn)
+    parts = [web]
+    stack.callback(stop, parts)
+    wait_for_first_page(port, web)
+    url = f"http://{HOST}:{port}/"
+    address = var / "demo.url"  # `lab http` reads it
+    stack.callback(address.unlink, missing_ok=True)
+    address.write_text(f"{url}\n")
+    # After the page: on a small machine, they cost as much to start as it does.
     for name, command in {
-        "web": gunicorn,
         "worker": [*celery, "worker", "--concurrency", "2"],
         "consumer": ["manage.py", "consume_orders"],
         "beat": [*celery, "beat"],
     }.items():
-        family.commands[name] = [sys.executable, *command], dict(os.environ)
-    family.stop_on_signals()
-    family.start("web")
-    url = f"http://{HOST}:{port}/"
-    if why := wait_for_first_page(port, family):
-        return why
-    address = var / "demo.url"  # `lab http` reads it
-    family.callback(address.unlink, missing_ok=True)
-    address.write_text(f"{url}\n")
-    # After the page: on a small machine, they cost as much to start as it does.
-    for name in ("worker", "consumer", "beat"):
-        family.start(name)
+        parts.append(Part(name, sys.executable, *command))
+    exit_on_signals(code=0)
     ready = f"The shop is at {url} (ready after {time.time() - started:.1f} s)"
     say("\n".join(["", ready, *accounts, "Ctrl-C stops everything.", ""]))
-    return family.supervise()
+    while True:
+        time.sleep(RESTART_SECONDS)
+        for part in parts:
+            part.restart_if_ended()
 
 
-def main() -> int:
+def main() -> None:
     started = float(os.environ.get("SETUP_STARTED", time.time()))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings.lab")
     var = Path(os.environ.get("SHOP_VAR", ROOT / "var")).resolve()
@@ -168,15 +171,14 @@ def main() -> int:
     exit_on_signals()
     port = chosen_port()
     try:
-        with claim(var, port), Family() as family:
-            embed(family, var)
+        with claim(var, port), ExitStack() as stack:
+            stack.callback(say, "Everything is stopped.")
+            embed(stack, var)
             gather_metrics(var)
-            why = serve(family, port, var, prepare(), started)
+            serve(stack, port, var, prepare(), started)
     except (DemoError, ServerError, OSError) as error:
         sys.exit(f"\n{error}")
-    say(f"{why}: everything is stopped.")
-    return 0 if why.startswith("SIG") else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,14 +1,14 @@
 """The demo's processes in the foreground of a terminal: their output, restarts and end."""
 
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -17,8 +17,6 @@ from devservers.process import with_parent_death_signal
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 8.0
-RESTART_DELAY = 2.0
-"""Seconds before a process that has ended starts again."""
 
 
 def say(text: str) -> None:
@@ -48,31 +46,28 @@ def check_port(port: int) -> None:
             )
 
 
-def stop_signals() -> list[signal.Signals]:
-    """Return the signals that end everything: a closed terminal is none with nohup."""
-    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    return signals[: 2 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 3]
-
-
-def exit_on_signals() -> None:
-    """Let a signal end this process as an error does."""
-    for how in stop_signals():
-        signal.signal(how, lambda number, _: sys.exit(128 + number))
+def exit_on_signals(code: int | None = None) -> None:
+    """Let a signal end this process as an error does, with this exit code or the signal's own."""
+    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # With nohup, a closed terminal is no reason.
+        if how != signal.SIGHUP or signal.getsignal(how) != signal.SIG_IGN:
+            signal.signal(how, lambda number, _: sys.exit(128 + number if code is None else code))
 
 
 class Part:
-    """A process whose lines are printed with its name, and which tells its family when it ends.
+    """A process whose lines are printed with its name."""
 
-    Children that it leaves behind are killed.
-    """
+    def __init__(self, name: str, *command: str) -> None:
+        self.name, self._command = name, command
+        self._start()
 
-    def __init__(self, name: str, family: "Family") -> None:
-        self.name, self._family = name, family
-        command, env = family.commands[name]
+    def __str__(self) -> str:
+        return f"{self.name} ended with exit code {self.process.returncode}"
+
+    def _start(self) -> None:
         self.process = subprocess.Popen(
-            with_parent_death_signal(command),
+            with_parent_death_signal(self._command),
             cwd=ROOT,
-            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,75 +75,35 @@ class Part:
             errors="replace",
             start_new_session=True,
         )
-        assert self.process.stdout is not None
-        relay = threading.Thread(target=self._relay, args=(self.process.stdout,), daemon=True)
-        relay.start()
-        threading.Thread(target=self._wait, args=(relay,), daemon=True).start()
-
-    def __str__(self) -> str:
-        return f"{self.name} ended with exit code {self.process.returncode}"
-
-    def _wait(self, relay: threading.Thread) -> None:
-        self.process.wait()
-        self.signal(signal.SIGKILL)  # children that lost their parent; they hold the pipe open
-        relay.join()
-        self._family.ended.put(self)
+        threading.Thread(target=self._relay, args=(self.process.stdout,), daemon=True).start()
 
     def _relay(self, lines: IO[str]) -> None:
         with lines:
             for line in lines:
                 say(f"{self.name:<8} | {line.rstrip()}")
 
-    def signal(self, how: signal.Signals) -> None:
-        """Signal the whole session, including children that lost their parent."""
+    def restart_if_ended(self) -> None:
+        if self.process.poll() is not None:
+            self.kill()
+            say(f"{self}: it starts again.")
+            self._start()
+
+    def kill(self) -> None:
+        """Kill the whole session, including children that lost their parent."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, how)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
-class Family(ExitStack):
-    """Processes by name, and what they need; all of it has ended when the block ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.commands: dict[str, tuple[list[str], dict[str, str]]] = {}
-        """The command and the environment of each part."""
-        self.parts: dict[str, Part] = {}
-        self.ended = queue.SimpleQueue[str | Part]()
-        """Names of signals, and parts that have ended."""
-
-    def start(self, name: str) -> None:
-        """Start a part; the first one makes the end of the block stop all."""
-        if not self.parts:
-            self.callback(self._stop)
-        self.parts[name] = Part(name, self)
-
-    def stop_on_signals(self) -> None:
-        """Let a signal end `supervise` from now on."""
-        for how in stop_signals():
-            signal.signal(how, lambda number, _: self.ended.put(signal.Signals(number).name))
-
-    def supervise(self) -> str:
-        """Restart the parts that end, until a signal arrives; return its name."""
-        while True:
-            event = self.ended.get()
-            if isinstance(event, str):
-                return event
-            say(f"{event}: it restarts in {RESTART_DELAY:g} s.")
-            time.sleep(RESTART_DELAY)
-            self.start(event.name)
-
-    def _stop(self) -> None:
-        """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
-        running = list(self.parts.values())
-        for part in running:
-            with suppress(ProcessLookupError):
-                part.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        while running and time.monotonic() < deadline:
-            with suppress(queue.Empty):
-                if isinstance(self.ended.get(timeout=0.1), str):
-                    break
-            running = [part for part in running if part.process.poll() is None]
-        for part in self.parts.values():
-            part.signal(signal.SIGKILL)
-            part.process.wait()
+def stop(parts: Sequence[Part]) -> None:
+    """Send SIGTERM, wait, then SIGKILL; a second Ctrl-C ends the wait."""
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        for part in parts:
+            part.process.terminate()
+        for part in parts:
+            with suppress(subprocess.TimeoutExpired):
+                part.process.wait(max(0, deadline - time.monotonic()))
+    finally:
+        for part in parts:
+            part.kill()
