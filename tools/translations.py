@@ -5,7 +5,6 @@
 Exit code 1 while a text is untranslated. Needs Debian's gettext.
 """
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +28,7 @@ msgstr ""
 "Plural-Forms: nplurals=1; plural=0;\\n"
 """
 COLLECT = ["makemessages", "-l", "zh_Hans", "--no-obsolete", "--no-location", "--no-wrap"]
+NO_GUESSES = ("--clear-fuzzy", "--empty", "--clear-previous")
 IGNORED = [word for folder in (".venv", "tests", "tools", "var") for word in ("--ignore", folder)]
 
 
@@ -41,6 +41,8 @@ def main() -> int:
     run(sys.executable, "manage.py", *COLLECT, *IGNORED)
     count, missing = 0, []
     for catalogue in CATALOGUES:
+        # Without the guesses of gettext, which reuses the translation of a similar text.
+        run("msgattrib", *NO_GUESSES, "--no-wrap", "-o", catalogue, catalogue)
         # A text that moved between the packages keeps its translation.
         entries = [
             known.get(head(entry), entry) if entry.endswith('""') else entry
@@ -58,20 +60,12 @@ def main() -> int:
 
 def entries_of(catalogue: Path) -> list[str]:
     """Return the entries of a catalogue without its header."""
-    return [tidy(entry) for entry in catalogue.read_text("utf-8").strip().split("\n\n")[1:]]
+    return catalogue.read_text("utf-8").strip().split("\n\n")[1:]
 
 
 def head(entry: str) -> str:
     """Return an entry up to its translation."""
     return entry.partition("\nmsgstr")[0]
-
-
-def tidy(entry: str) -> str:
-    """Remove the guesses of the gettext tools, which reuse the translation of a similar text."""
-    if "#, fuzzy" not in entry:
-        return entry
-    entry = re.sub(r"^#(\|.*|, fuzzy)\n", "", entry, flags=re.M).replace("#, fuzzy, ", "#, ")
-    return re.sub(r'^(msgstr(?:\[\d\])?) "(?:.|\n)*', r'\1 ""', entry, flags=re.M)
 
 
 if __name__ == "__main__":
