@@ -14,11 +14,10 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.supervisor import say  # noqa: E402
+from tools.setup import install_debian_packages, output, run, say  # noqa: E402
 
 PACKAGES = (
     "podman buildah runc conmon netavark aardvark-dns mmdebstrap iptables fuse-overlayfs catatonit"
@@ -63,33 +62,23 @@ def services_of(profiles: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def run(*command: str | Path, check: bool = True) -> str:
+def do(*command: str | Path) -> str:
     """Return the output of a command; exit with it if the command fails."""
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if check and done.returncode:
-        sys.exit(f"{done.stdout[-3000:]}\n{' '.join(map(str, command))} failed.")
-    return done.stdout
+    return output(f"{' '.join(map(str, command))} failed.", *command)
 
 
 def install() -> None:
     """Install podman, and make the image `debian` that all others are made from."""
     if os.geteuid() or shutil.which("apt-get") is None:
         sys.exit("This needs root on Debian. With a registry of images: docker compose up.")
-    wanted = [name for name in PACKAGES.split() if not Path("/usr/share/doc", name).exists()]
-    if wanted:
-        say(f"Installing Debian packages: {' '.join(wanted)} ...")
-        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        run("apt-get", "update", "-q")
-        run("apt-get", "install", "-y", "-q", "--no-install-recommends", *wanted)
-    if "localhost/debian" not in run("podman", "images", "--format", "{{.Repository}}").split():
+    install_debian_packages(PACKAGES.split())
+    if "localhost/debian" not in do("podman", "images", "--format", "{{.Repository}}").split():
         say("Making an image of Debian ...")
         with tempfile.TemporaryDirectory() as folder:
             tar = Path(folder, "debian.tar")
             kind = ["--variant=minbase", "--include=ca-certificates"]
-            run("mmdebstrap", "--quiet", *kind, "bookworm", tar)
-            run("podman", "import", "-q", tar, "localhost/debian")
+            do("mmdebstrap", "--quiet", *kind, "bookworm", tar)
+            do("podman", "import", "-q", tar, "localhost/debian")
 
 
 def images() -> list[str]:
@@ -111,88 +100,67 @@ def build() -> None:
             say(f"Building {image} ...")
             file = HERE / f"{image.partition(':')[0]}.Containerfile"
             tag = f"docker.io/library/{image}"
-            run("podman", "build", *options, "-f", file, "-t", tag, folder)
+            do("podman", "build", *options, "-f", file, "-t", tag, folder)
     say("Building seckill ...")
-    run("podman", "build", *options, "-t", "localhost/seckill", ROOT)
+    do("podman", "build", *options, "-t", "localhost/seckill", ROOT)
 
 
-class Containers:
-    """The services of docker-compose.yml, in the order that Docker starts them in."""
+def compose(*command: str) -> str:
+    return do(sys.executable, "-m", "podman_compose", *command)
 
-    def __init__(self, variables: dict[str, str]) -> None:
-        self.project = "seckill"
-        os.environ.update(variables)
-        self.services = services_of(os.environ["COMPOSE_PROFILES"])
 
-    def replicas(self, name: str) -> int:
-        return int(self.services[name].get("deploy", {}).get("replicas", 1))
+def running() -> list[str]:
+    """Return the names of the running containers."""
+    project = "--filter=label=io.podman.compose.project=seckill"
+    return do("podman", "ps", project, "--format={{.Names}}").split()
 
-    def compose(self, *command: str) -> str:
-        profiles = [
-            f"--profile={name}" for name in os.environ["COMPOSE_PROFILES"].split(",") if name
-        ]
-        return run(sys.executable, "-m", "podman_compose", "-p", self.project, *profiles, *command)
 
-    def names(self, service: str = "") -> list[str]:
-        """Return the names of the running containers, of one service or of all."""
-        label = [f"--filter=label=io.podman.compose.service={service}"] if service else []
-        project = f"--filter=label=io.podman.compose.project={self.project}"
-        return run("podman", "ps", project, *label, "--format={{.Names}}").split()
+def start(services: Iterable[str]) -> None:
+    """Start services; run the health checks, as Docker does, until all succeed."""
+    compose("up", "-d", "--no-deps", *services)
+    deadline = time.monotonic() + HEALTHY_SECONDS
+    waiting = running()
+    while waiting := [name for name in waiting if run("podman", "healthcheck", "run", name)[0]]:
+        if time.monotonic() > deadline:
+            _, logs = run("podman", "logs", "--tail=20", waiting[0])
+            sys.exit(f"{logs}\nnot healthy: {', '.join(waiting)}")
+        time.sleep(1)
 
-    def start(self, services: Sequence[str]) -> None:
-        """Start services; run their health checks, as Docker does, until all succeed."""
-        for name in services:  # podman-compose takes one --scale
-            scale = f"--scale={name}={self.replicas(name)}"
-            self.compose("up", "-d", "--no-deps", "--no-recreate", scale, name)
-        deadline = time.monotonic() + HEALTHY_SECONDS
-        waiting = [name for service in services for name in self.names(service)]
-        while waiting:
-            waiting = [name for name in waiting if not self.is_healthy(name)]
-            if waiting and time.monotonic() > deadline:
-                logs = run("podman", "logs", "--tail=20", waiting[0], check=False)
-                sys.exit(f"{logs}\nnot healthy: {', '.join(waiting)}")
-            time.sleep(1 if waiting else 0)
 
-    def is_healthy(self, name: str) -> bool:
-        done = subprocess.run(
-            ["podman", "healthcheck", "run", name], capture_output=True, check=False
-        )
-        return done.returncode == 0
+def up() -> None:
+    """Start all, in the order that Docker starts them in."""
+    down()  # of a start that was killed
+    services = services_of(os.environ["COMPOSE_PROFILES"]).keys() - {"migrate"}
+    stores = {name for name in services if name.startswith(STORES_FIRST)}
+    start(stores)
+    compose("run", "--rm", "--no-deps", "-T", "migrate")
+    start(services - stores)
 
-    def up(self) -> None:
-        self.down()  # of a start that was killed
-        stores = [name for name in self.services if name.startswith(STORES_FIRST)]
-        self.start(stores)
-        self.compose("run", "--rm", "--no-deps", "-T", "migrate")
-        self.start(["web", "worker", "consumer", "beat"])
-        self.start([name for name in self.services if name not in stores and name != "migrate"])
 
-    def down(self) -> None:
-        if names := self.names():  # podman-compose forgets the second of a service
-            run("podman", "rm", "--force", "--time=30", *names)
-        self.compose("down", "--volumes")
+def down() -> None:
+    # A worker that has lost Redis does not end by itself.
+    compose("down", "--remove-orphans", "--volumes", "-t", "30")
 
 
 def main() -> int:
     started = time.monotonic()
+    os.chdir(ROOT)
     os.environ.setdefault("CONTAINERS_CONF", str(HERE / "containers.conf"))
     install()
     build()
-    given = defaults().items()
-    containers = Containers({name: os.environ.get(name, value) for name, value in given})
+    os.environ.update(defaults() | os.environ)
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda *_: sys.exit(0))
     try:
-        containers.up()
-        names = containers.names()
-        say(f"{len(names)} containers are healthy after {time.monotonic() - started:.0f} s.")
+        up()
+        say(f"{len(running())} containers are healthy after {time.monotonic() - started:.0f} s.")
         if "--check" not in sys.argv[1:]:
             say(f"The shop: http://localhost:{os.environ['PORT']}/")
             say(f"li, wang, zhang and amy (staff) have the password {os.environ['SEED_PASSWORD']}.")
             say("Ctrl-C stops everything.")
             signal.pause()
     finally:
-        containers.down()
+        down()
     return 0
 
 
