@@ -11,12 +11,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from io import StringIO
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -44,25 +43,17 @@ EVICT = ("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 QUIET = "ignore:You're running the worker with superuser privileges"
 
 
-class DemoError(Exception):
-    """The demo cannot start; the message is one sentence."""
-
-
-@contextmanager
-def claim(var: Path, port: int) -> Iterator[None]:
-    """Lock the directory, and check the port."""
+def claim(var: Path) -> IO[str]:
+    """Lock the directory until the file that is returned is closed."""
     try:
         var.mkdir(parents=True, exist_ok=True)
         lock = (var / "demo.lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"\nA demo is running already with its data in {var}.")
     except OSError as error:
-        raise DemoError(f"The demo cannot write to {var}: {error.strerror}.") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoError(f"A demo is running already with its data in {var}.") from None
-        check_port(port)
-        yield
+        sys.exit(f"\nThe demo cannot write to {var}: {error.strerror}.")
+    return lock
 
 
 def embed(stack: ExitStack, var: Path) -> None:
@@ -114,7 +105,7 @@ def prepare() -> list[str]:
             say("Filling the shop with products, sales and people ...")
             call_command("seed", stdout=StringIO())
     except (CommandError, DatabaseError) as error:
-        raise DemoError(f"The shop's data cannot be prepared: {error}.") from error
+        sys.exit(f"\nThe shop's data cannot be prepared: {error}.")
     connection.close()
     return account_lines()
 
@@ -127,10 +118,10 @@ def wait_for_first_page(port: int, web: Part) -> None:
             server.request("GET", "/")
             if (status := server.getresponse().status) == 200:
                 return
-            raise DemoError(f"The first page returned {status}.")
+            sys.exit(f"\nThe first page returned {status}.")
         time.sleep(0.1)
     ended = web.process.poll() is not None
-    raise DemoError(f"{web}." if ended else f"No page in {FIRST_PAGE_SECONDS:g} s.")
+    sys.exit(f"\n{web}." if ended else f"\nNo page in {FIRST_PAGE_SECONDS:g} s.")
 
 
 def serve(stack: ExitStack, port: int, var: Path, accounts: list[str], started: float) -> NoReturn:
@@ -171,12 +162,13 @@ def main() -> None:
     exit_on_signals()
     port = chosen_port()
     try:
-        with claim(var, port), ExitStack() as stack:
+        with claim(var), ExitStack() as stack:
+            check_port(port)
             stack.callback(say, "Everything is stopped.")
             embed(stack, var)
             gather_metrics(var)
             serve(stack, port, var, prepare(), started)
-    except (DemoError, ServerError, OSError) as error:
+    except (ServerError, OSError) as error:
         sys.exit(f"\n{error}")
 
 
