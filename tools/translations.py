@@ -37,19 +37,13 @@ def run(*command: str | Path) -> None:
 
 
 def main() -> int:
-    known = {head(entry): entry for catalogue in CATALOGUES for entry in entries_of(catalogue)}
+    kept = [entry for entry in entries_of(CATALOGUES[0]) if entry.startswith(KEPT)]
     run(sys.executable, "manage.py", *COLLECT, *IGNORED)
     count, missing = 0, []
     for catalogue in CATALOGUES:
         # Without the guesses of gettext, which reuses the translation of a similar text.
         run("msgattrib", *NO_GUESSES, "--no-wrap", "-o", catalogue, catalogue)
-        # A text that moved between the packages keeps its translation.
-        entries = [
-            known.get(head(entry), entry) if entry.endswith('""') else entry
-            for entry in entries_of(catalogue)
-        ]
-        if catalogue == CATALOGUES[0]:
-            entries += [entry for entry in known.values() if entry.startswith(KEPT)]
+        entries = entries_of(catalogue) + (kept if catalogue == CATALOGUES[0] else [])
         catalogue.write_text("\n\n".join([HEADER.rstrip(), *entries]) + "\n", "utf-8")
         run("msgfmt", "--check-format", "-o", catalogue.with_suffix(".mo"), catalogue)
         count += len(entries)
@@ -61,11 +55,6 @@ def main() -> int:
 def entries_of(catalogue: Path) -> list[str]:
     """Return the entries of a catalogue without its header."""
     return catalogue.read_text("utf-8").strip().split("\n\n")[1:]
-
-
-def head(entry: str) -> str:
-    """Return an entry up to its translation."""
-    return entry.partition("\nmsgstr")[0]
 
 
 if __name__ == "__main__":
