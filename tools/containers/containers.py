@@ -32,7 +32,6 @@ from tools.setup import install_debian_packages, output, run, say  # noqa: E402
 PACKAGES = (
     "podman buildah runc conmon netavark aardvark-dns mmdebstrap iptables fuse-overlayfs catatonit"
 )
-STORES_FIRST = ("mariadb", "redis", "cache", "redlock", "zookeeper")
 HEALTHY_SECONDS = 120.0
 
 
@@ -130,11 +129,11 @@ def start(services: Iterable[str]) -> None:
 def up() -> None:
     """Start all, in the order that Docker starts them in."""
     down()  # of a start that was killed
-    services = services_of(os.environ["COMPOSE_PROFILES"]).keys() - {"migrate"}
-    stores = {name for name in services if name.startswith(STORES_FIRST)}
+    services = services_of(os.environ["COMPOSE_PROFILES"])
+    stores = {name for name, service in services.items() if "depends_on" not in service}
     start(stores)
     compose("run", "--rm", "--no-deps", "-T", "migrate")
-    start(services - stores)
+    start(services.keys() - stores - {"migrate"})
 
 
 def down() -> None:
@@ -142,7 +141,7 @@ def down() -> None:
     compose("down", "--remove-orphans", "--volumes", "-t", "30")
 
 
-def main() -> int:
+def main() -> None:
     started = time.monotonic()
     os.chdir(ROOT)
     os.environ.setdefault("CONTAINERS_CONF", str(HERE / "containers.conf"))
@@ -161,8 +160,7 @@ def main() -> int:
             signal.pause()
     finally:
         down()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
