@@ -172,6 +172,20 @@ def test_process_that_ends_starts_again(capfd: pytest.CaptureFixture[str]) -> No
     assert web.process.poll() is not None
 
 
+def test_second_ctrl_c_ends_the_wait(capfd: pytest.CaptureFixture[str]) -> None:
+    """The process stays after SIGTERM, and sends the Ctrl-C itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    script = "trap 'kill -INT $PPID' TERM; echo ready; while :; do sleep 0.05; done"
+    web = Part("web", SHELL, "-c", script)
+    try:
+        until(lambda: "ready" in capfd.readouterr().out, "the trap")
+        with pytest.raises(KeyboardInterrupt):
+            stop([web])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert web.process.poll() == -signal.SIGKILL
+
+
 def test_demo_that_cannot_start_says_why(tmp_path: Path, port: int) -> None:
     with socket.socket() as other:
         other.bind((HOST, port))
