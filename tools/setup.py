@@ -127,8 +127,7 @@ def install(name: str) -> None:
     for part, *contained in SETS.values():
         if first in (part, *contained):  # pip replaces its packages, too
             (VENV / f"{part}.sha256").unlink(missing_ok=True)
-    count = pins[first].read_text().count("==")
-    say(f"Installing {count} Python packages into .venv ...")
+    say(f"Installing {pins[first].read_text().count('==')} Python packages into .venv ...")
     pip = [*PIP, "install", "--no-compile", "--retries", "2", "--require-hashes", "-r"]
     if shutil.which("dpkg-query") is None and "mysqlclient" in run(*pip, pins[first])[1]:
         say("mysqlclient does not compile here: tests that need MariaDB are left out.")
@@ -159,10 +158,9 @@ def main(name: str, *command: str) -> None:
     asked_to_end: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
     if name == "test":
-        has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-        headers = [] if has_headers else ["python3-dev"]
+        headers = Path(sysconfig.get_path("include"), "Python.h")
         # First: half an installation leaves the system broken.
-        install_debian_packages([*DEBIAN.split(), *headers])
+        install_debian_packages(DEBIAN.split() + ([] if headers.exists() else ["python3-dev"]))
     if asked_to_end:
         sys.exit(143)
     # SystemExit makes subprocess end pip.
