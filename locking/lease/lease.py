@@ -300,7 +300,7 @@ class Lease:
         before, self.claim.ttl = self.claim.ttl, ttl
         try:
             self.renew()
-        except LockMisuse:  # the backend cannot keep this ttl
+        except LockError:  # the watchdog must renew what may still end by the earlier ttl
             self.claim.ttl = before
             raise
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost
+from locking import LockLost, LockUnavailable
 from locking.claims import Claim
 from locking.lease import Lease
 from locking.testing.calls import passes_in_child
@@ -40,6 +40,17 @@ def test_renewal_is_repeated_until_the_store_replies(backend) -> None:
         until(lambda: time.monotonic() > first_end, "the first lease passing")
         lease.check()
     assert not lost
+
+
+def test_extension_that_failed_does_not_put_off_the_next_renewal(backend) -> None:
+    """The grant still ends by the earlier ttl."""
+    with backend.lock("a", ttl=TTL) as lease:
+        first_end = lease.deadline
+        backend.backend.then("extend", *[unavailable] * 2)
+        with pytest.raises(LockUnavailable):
+            lease.extend(600)
+        until(lambda: time.monotonic() > first_end, "the first lease passing")
+        lease.check()
 
 
 def test_lease_without_a_reply_is_lost_at_its_deadline(backend) -> None:
