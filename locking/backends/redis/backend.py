@@ -13,6 +13,7 @@ are then possible, and the fencing token tells the guarded row which one is stal
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from asyncio import AbstractEventLoop
@@ -21,7 +22,7 @@ from typing import Any
 from django.utils.translation import gettext_noop
 
 from locking.backends.redis.aio import Inbox
-from locking.backends.redis.connection import Connection, Disconnected, milliseconds
+from locking.backends.redis.connection import Connection, Disconnected, Script, milliseconds
 from locking.backends.redis.pool import ConnectionPool
 from locking.backends.redis.requests import RedisRequests
 from locking.backends.redis.scripts import (
@@ -179,25 +180,27 @@ class RedisBackend(RedisRequests):
 
         Gives up early enough to try again, on another connection, before the grant ends.
         """
-        sent, pool = time.monotonic(), self.pool.of(claim.name)
-        args, limit = ("ttl", milliseconds(ttl)), claim.ttl / 4
-        connection, held = self._ask(pool.get(), KEEP, claim, *args, limit=limit)
-        try:
-            if not held:
-                raise claim.lost()
-            self.require_replicas(connection)
-        finally:
-            pool.give(connection)
+        sent = time.monotonic()
+        self._continue(KEEP, claim, "ttl", milliseconds(ttl), limit=claim.ttl / 4)
         return sent + ttl - CLOCK_ERROR
 
     def take_over(self, claim: Claim, owner: str, token: int) -> Grant:
         """Continue the grant that `owner` handed over; a lost reply does not matter."""
         sent = time.monotonic()
         args = self.ticks(), milliseconds(claim.ttl), owner, str(token >> SALT_BITS)
-        new, _ = self._run(TAKE_OVER, claim, *args)
-        if not new:
-            raise claim.lost()
-        return self.grant(claim, new, sent + claim.ttl)
+        return self.grant(claim, self._continue(TAKE_OVER, claim, *args), sent + claim.ttl)
+
+    def _continue(self, script: Script, claim: Claim, *args: str, limit: float = math.inf) -> Any:
+        """Return the reply of a script that prolongs a grant; raise LockLost if there is none."""
+        pool = self.pool.of(claim.name)
+        connection, reply = self._ask(pool.get(), script, claim, *args, limit=limit)
+        try:
+            if not reply:
+                raise claim.lost()
+            self.require_replicas(connection)
+        finally:
+            pool.give(connection)
+        return reply
 
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:
         """Store the depth of re-entry in the lock's hash."""

@@ -111,6 +111,20 @@ def test_extension_counts_once_the_replica_has_it(replica: Redis, backend: Redis
     backend.release(asked, grant.token)
 
 
+@pytest.mark.faults(row=17, backend="redis")
+def test_take_over_counts_once_the_replica_has_it(replica: Redis, backend: RedisBackend) -> None:
+    giver, taker = claim(ttl=60.0), claim(ttl=60.0)
+    token = backend.acquire(giver, 0).token
+    backend.set_depth(giver, token, 0)
+    replica.pause()
+    with within(BOUND), pytest.raises(LockUnavailable, match="0 of 1 REPLICAS"):
+        backend.take_over(taker, giver.owner, token)
+    replica.resume()
+    grant = backend.take_over(taker, giver.owner, token)
+    assert owner_at(replica) == taker.owner
+    backend.release(taker, grant.token)
+
+
 def test_enough_replicas_of_sentinels_and_of_a_cluster(
     redis_sentinel: SentinelRedis, redis_cluster: RedisCluster, connect: Connect
 ) -> None:
