@@ -296,6 +296,22 @@ class Ends(ContractBase):
             lease.check()
 
     @needs(lambda can: can.exclusion == "machines")
+    def test_closed_store_tells_its_holders_what_they_lost(
+        self, locks: LockStore, another: Another, name: str
+    ) -> None:
+        lock, other = locks.lock(name, ttl=WAIT_TIMEOUT), another()
+        lock.acquire(timeout=5)
+        lease = lock.lease
+        locks.close()
+        assert lease is not None
+        if other.call("acquire", name, 1, None):
+            until(lambda: lease.lost, "the loss being known")
+            other.call("release", name)
+        else:
+            lease.check()
+            lock.release()
+
+    @needs(lambda can: can.exclusion == "machines")
     def test_unreachable_store_fails_in_bounded_time(self) -> None:
         locks = create("down", {"BACKEND": self.path, "LOCATION": self.down})
         with within(WAIT_TIMEOUT), closing(locks):

@@ -158,9 +158,7 @@ class SessionLocks(DatabaseLocks):
             for owner, session in list(self.pinned.items()):
                 # A session that `_ask` has taken is no longer the owner's.
                 if session.is_ended() and self.pinned.get(owner) is session:
-                    report_lost = session.claim and session.claim.report_lost
-                    if report_lost:
-                        report_lost()
+                    _report_lost(session)
 
     def inspect(self) -> list[Held]:
         """Return this process's locks; other sessions' locks are visible to administrators only."""
@@ -182,10 +180,18 @@ class SessionLocks(DatabaseLocks):
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""
-        self._watched = None
+        self._watched, ended = None, list(self.pinned.values())
         super().close()
+        for session in ended:
+            _report_lost(session)
 
     def reset_after_fork(self) -> None:
         """Abandon the parent's sessions; the thread that watches them is not in the child."""
         super().reset_after_fork()
         self._watched = None
+
+
+def _report_lost(session: UserLockSession) -> None:
+    report_lost = session.claim and session.claim.report_lost
+    if report_lost:
+        report_lost()
