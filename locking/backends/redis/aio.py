@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
@@ -60,12 +59,7 @@ class Inbox:
             if self._connection is None:
                 self._backend.pool.raise_if_open()
                 subscribe = partial(_subscribed, self._backend.pool, self._channel)
-                opening = self._backend.helper.submit(subscribe)
-                try:
-                    opened = await asyncio.shield(asyncio.wrap_future(opening))
-                except asyncio.CancelledError:
-                    opening.add_done_callback(_close_opened)
-                    raise
+                opened = await self._backend.helper.run(subscribe)
                 opened.set_nonblocking()
                 self._connection, self._channel = opened, opened.channel
                 self._loop.add_reader(opened.fileno(), self._read, opened, opened.fileno())
@@ -139,8 +133,3 @@ def _subscribed(pool: ConnectionPool, channel: str) -> Connection:
     connection = pool.open(channel)
     connection.command("PING")  # its reply comes after that to SUBSCRIBE
     return connection
-
-
-def _close_opened(opening: Future[Connection]) -> None:
-    if opening.exception() is None:
-        opening.result().close()
