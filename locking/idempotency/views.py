@@ -108,10 +108,11 @@ def _attempt(request: HttpRequest, user: Any, wait: float | None) -> Attempt:
 
 def _check(view: View, attempt: Attempt, response: HttpResponse) -> None:
     """Raise RuntimeError if the view succeeded without storing its response."""
-    if attempt.response is None:
-        if response.status_code < 400:
-            raise RuntimeError(f"{view.__qualname__} did not store its response")
+    is_stored = attempt.response is not None and attempt.response.status == response.status_code
+    if response.status_code >= 400 and not is_stored:
         attempt.load()  # refused, perhaps because another request was faster
+    elif attempt.response is None:
+        raise RuntimeError(f"{view.__qualname__} did not store its response")
 
 
 def _refusal(error: IdempotencyError) -> HttpResponse:

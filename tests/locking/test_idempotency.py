@@ -291,14 +291,21 @@ def test_refusal_of_a_view_is_not_stored(user) -> None:
     assert send(user, headers=KEY).status_code == 201
 
 
-def test_refused_view_returns_the_faster_response(user, backend) -> None:
+@pytest.mark.parametrize("acts", [False, True])
+def test_refused_view_returns_the_faster_response(user, backend, acts) -> None:
+    """Also if the view refuses because its own response could not be stored."""
+
     @idempotent
     def late(request, *, attempt: Attempt) -> HttpResponse:
         backend.backend.reset_after_fork()  # drops the lease
         send(user, headers=KEY)
-        return HttpResponse("too late", status=409)
+        try:
+            return stored(attempt, HttpResponse("twice")) if acts else HttpResponse(status=409)
+        except IntegrityError:
+            return HttpResponse("too late", status=409)
 
     assert send(user, headers=KEY, do=late).content == b'{"effects": 1}'
+    assert effects() == 1
 
 
 @pytest.mark.parametrize(
