@@ -103,6 +103,7 @@ class SessionLocks(DatabaseLocks):
 
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock; the server checks that this session has it."""
+        claim.token = 0
         session = self._ask(claim, self.free)
         session.claim = None
         self.pool.give(session)
@@ -110,6 +111,8 @@ class SessionLocks(DatabaseLocks):
     def extend(self, claim: Claim, token: int, ttl: float) -> float:
         """Check that the session still has the lock, which has no lease."""
         self.pinned[claim.owner] = self._ask(claim, self.owns)
+        if not claim.token:  # released meanwhile, when the session was in use here
+            self.release(claim, token)
         return math.inf
 
     def _ask(self, claim: Claim, sql: str) -> UserLockSession:

@@ -232,3 +232,17 @@ class Sessions(OnServer):
                 end()
                 with pytest.raises(LockLost):
                     ask()
+
+    def test_release_during_an_extension_leaves_no_lock(self, open_store: Open, name: str) -> None:
+        """Such as that of another thread, which has the session meanwhile."""
+        far = open_store(far=True)
+        late = self.database.proxies[0].hold_request(far.backend.owns[:18].encode())  # type: ignore[attr-defined]
+        with ThreadPoolExecutor(1) as pool:
+            lease = acquired(far.lock(name), timeout=5)
+            extending = pool.submit(lease.extend, 30)
+            assert late.is_held.wait(WAIT_TIMEOUT)
+            with pytest.raises(LockLost):
+                lease.release()
+            assert late.deliver()
+            extending.result(WAIT_TIMEOUT)
+        assert acquire_and_release(open_store(), name, 5)
