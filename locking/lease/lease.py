@@ -172,8 +172,8 @@ class Lease:
     @property
     def lost(self) -> bool:
         """True if the grant ended before its release: expired, broken, taken or handed over."""
-        if self.state is State.HELD:
-            return time.monotonic() >= self.deadline
+        if self.state is State.HELD:  # a forked child cannot learn of the end
+            return time.monotonic() >= self.deadline or self._process != fork.generation
         return self.state in (State.LOST, State.HANDED_OVER)
 
     @property

@@ -12,7 +12,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockMisuse
 from locking.handler import create
 from locking.lease import State
-from locking.testing.calls import in_thread
+from locking.testing.calls import in_thread, passes_in_child
 from tests.locking.calls import acquired
 from tests.locking.scripted import scripted, unavailable
 
@@ -135,6 +135,13 @@ def test_lease_is_lost_at_its_deadline_even_without_a_new_holder(backend) -> Non
             call()
     assert lock.lease is None
     assert not backend.inspect(), "the lock was not released in the store"
+
+
+def test_forked_child_does_not_believe_in_its_parents_lease(process) -> None:
+    """The parent may release it at any time, and this child would never learn of it."""
+    with process.lock("a") as lease:
+        assert passes_in_child(lambda: lease.lost)
+        lease.check()
 
 
 def test_on_lost_runs_once_and_its_error_is_logged(caplog, backend) -> None:
