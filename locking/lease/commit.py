@@ -7,7 +7,7 @@ import threading
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from locking.exceptions import LockError, LockMisuse
-from locking.lease.lease import Lease, logger
+from locking.lease.lease import Lease, State, logger
 
 
 def _in_transaction() -> bool:
@@ -27,8 +27,11 @@ def refuse_in_transaction(name: str) -> None:
 
 
 def release_at_commit(lease: Lease) -> bool:
-    """Release when the default database's transaction ends; return False outside of one."""
-    if not _in_transaction():
+    """Release when the default database's transaction ends; return False outside of one.
+
+    Also for a lease that was handed over: it ends for its holder with the block.
+    """
+    if lease.state is State.HANDED_OVER or not _in_transaction():
         return False
     lease.waits_for_commit = True
     transaction.on_commit(_Release(lease).release, robust=True)

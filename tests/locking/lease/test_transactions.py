@@ -52,6 +52,15 @@ def test_lost_lock_rolls_its_transaction_back():
 
 
 @committing
+def test_lock_that_was_handed_over_rolls_nothing_back(backend):
+    with transaction.atomic(), backend.lock("a", until="commit") as lease:
+        ticket = lease.hand_over()
+    with backend.take_over(ticket, until="block"):
+        pass
+    assert not backend.inspect()
+
+
+@committing
 def test_release_that_fails_after_the_commit_drops_no_other_callback(caplog):
     store, called = scripted(), []
     with transaction.atomic():
