@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from locking.backends.circuit_breaker import CircuitBreaker
@@ -72,8 +71,6 @@ class SessionPool(IdlePool[Session]):
         wrapper: Any = connections.create_connection(self.alias)
         try:
             return self.add(self._open(wrapper))
-        except ImproperlyConfigured as error:
-            raise LockMisuse(f"DATABASES[{self.alias!r}]: {error}") from error
         except (wrapper.Database.Error, OperationalError, OSError, Lost, RolledBack) as error:
             raise LockUnavailable(
                 f"The database {self.alias!r} cannot be reached: {error}"
