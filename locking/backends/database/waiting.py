@@ -89,9 +89,9 @@ class Polling:
 
     def wait(self, row: Row, seconds: float) -> None:
         """Return when an attempt may succeed, or after `seconds`."""
-        end, found = time.monotonic() + seconds, row
-        owner = self.claim.owner
-        while not self.claim.cancelled.is_set():
+        end, owner = time.monotonic() + seconds, self.claim.owner
+        found: Row | None = row
+        while found is not None and not self.claim.cancelled.is_set():
             mine = found.reserved > 0 and found.waiter == owner
             if found.left <= 0 and (mine or found.reserved <= 0):
                 return
@@ -103,9 +103,7 @@ class Polling:
             if left <= 0:
                 return
             self.claim.cancelled.wait(min(pause, left))
-            if (now := read(self.session, self.claim.name)) is None:
-                return
-            found = now
+            found = read(self.session, self.claim.name)
 
     def _reserve(self, waiter: str, seconds: float) -> bool:
         values = {**self.values, "waiter": waiter, "ttl": int(seconds * SECOND)}
