@@ -23,6 +23,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from locking import policy
 from locking.backends.database.sql import digest
+from locking.backends.mysql_session import GALERA
 from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import locks
 
@@ -47,7 +48,6 @@ OWN_LOCKS = {
     "mysql": ("SELECT GET_LOCK(%s, 0)", "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"),
 }
 """By vendor: the attempt, and the check of a holder. Both return true or false."""
-GALERA = "SHOW VARIABLES LIKE 'wsrep_on'"
 
 
 def run(name: str, command: Sequence[str], *, backend: str | None, timeout: float | None) -> int:
