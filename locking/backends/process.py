@@ -32,7 +32,7 @@ class _Waiter:
 class _Owned:
     """The holder and the waiters of a name; exists only while the name is held."""
 
-    owner: str
+    claim: Claim
     token: int
     queue: deque[_Waiter] = field(default_factory=deque)
 
@@ -40,7 +40,7 @@ class _Owned:
         """Return the entry of `inspect`."""
         return Held(
             name=name,
-            owner=self.owner,
+            owner=self.claim.owner,
             token=self.token,
             since=clock_time(self.token),
             waiters=len(self.queue),
@@ -108,7 +108,7 @@ class ProcessBackend(Backend):
             owned = self._owned.get(claim.name)
             if owned is None:
                 token = clock_token()
-                self._owned[claim.name] = _Owned(claim.owner, token)
+                self._owned[claim.name] = _Owned(claim, token)
                 return Grant(token, math.inf)
             if timeout <= 0:
                 claim.holder = owned.held(claim.name)
@@ -127,7 +127,7 @@ class ProcessBackend(Backend):
             owned = self._owned.get(claim.name)
             if owned is None:
                 return None
-            if owned.owner == claim.owner:
+            if owned.claim.owner == claim.owner:
                 return Grant(owned.token, math.inf)
             claim.holder = owned.held(claim.name)
             owned.queue = deque(each for each in owned.queue if each.claim is not claim)
@@ -137,7 +137,7 @@ class ProcessBackend(Backend):
         """Release the lock and grant it to the next waiter."""
         with self._guard:
             owned = self._owned.get(claim.name)
-            if owned is None or owned.owner != claim.owner:
+            if owned is None or owned.claim.owner != claim.owner:
                 raise claim.lost()
             self._grant_next(claim.name, owned)
 
@@ -146,7 +146,7 @@ class ProcessBackend(Backend):
             waiter = owned.queue.popleft()
             waiter.wake()
             if not waiter.claim.is_abandoned:
-                owned.owner, owned.token = waiter.claim.owner, clock_token()
+                owned.claim, owned.token = waiter.claim, clock_token()
                 return
         del self._owned[name]
 
@@ -154,7 +154,7 @@ class ProcessBackend(Backend):
         """Return infinity: a grant lasts as long as the process."""
         with self._guard:
             owned = self._owned.get(claim.name)
-            if owned is None or owned.owner != claim.owner:
+            if owned is None or owned.claim.owner != claim.owner:
                 raise claim.lost()
         return float("inf")
 
@@ -167,10 +167,13 @@ class ProcessBackend(Backend):
         """Do nothing: there is no server."""
 
     def break_lock(self, name: str) -> bool:
-        """Grant the lock to the next waiter; the holder's release raises LockLost."""
+        """Grant the lock to the next waiter; tell the holder."""
         with self._guard:
             owned = self._owned.get(name)
             if owned is None:
                 return False
+            report_lost = owned.claim.report_lost
             self._grant_next(name, owned)
-            return True
+        if report_lost:
+            report_lost()
+        return True
