@@ -131,7 +131,7 @@ class Backend(ABC):
         loop that wait for one name, only the first one waits in the store.
         """
         if timeout <= 0:
-            return await self._granted(claim, self.helper.submit(partial(self._for_task, claim, 0)))
+            return await self.granted(claim, self.helper.submit(partial(self._for_task, claim, 0)))
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         turn = self._turns.setdefault((loop, claim.name), asyncio.Lock())
@@ -142,7 +142,7 @@ class Backend(ABC):
             return None
         try:
             left = max(0.0, until - loop.time())
-            return await self._granted(claim, start_thread(partial(self._for_task, claim, left)))
+            return await self.granted(claim, start_thread(partial(self._for_task, claim, left)))
         finally:
             turn.release()
 
@@ -154,7 +154,8 @@ class Backend(ABC):
             return None
         return grant
 
-    async def _granted(self, claim: Claim, wait: Future[Grant | None]) -> Grant | None:
+    async def granted(self, claim: Claim, wait: Future[Grant | None]) -> Grant | None:
+        """Return the outcome of a call for a task; if that is cancelled, release what it gets."""
         entering = asyncio.wrap_future(wait)
         try:
             return await asyncio.shield(entering)

@@ -7,6 +7,7 @@ sender that is still under way changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Unpack
 
@@ -26,9 +27,9 @@ class TakenOver(StoreLock):
 
     def request(self, claim: Claim, wait: float) -> Call:
         """Return the call that continues the grant."""
-        owner, token = self._ticket["owner"], self._ticket["token"]
-        take = partial(self.backend.take_over, claim, owner, token)
-        return take, partial(self.backend.helper.run, take), ()
+        owner, token, backend = self._ticket["owner"], self._ticket["token"], self.backend
+        take: Callable[[], Grant | None] = partial(backend.take_over, claim, owner, token)
+        return take, lambda: backend.granted(claim, backend.helper.submit(take)), ()
 
     def hold(self, claim: Claim, grant: Grant | None, started: float) -> Lease | Claim:
         """Return the lease with the policy of the ticket; see `StoreLock.hold`."""

@@ -1,15 +1,18 @@
 """Handing a lease over: the giver's side, tickets, the policy's lock. The contract tests stores."""
 
+import asyncio
 import logging
 from contextlib import suppress
 
 import pytest
 from django.db import transaction
 
+from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, LockUnavailable, lock, locks
 from locking.handler import begin_work, end_work
 from locking.lease import TakenOver
 from tests.locking.calls import acquired
+from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, unavailable
 
 
@@ -33,6 +36,24 @@ def test_holder_in_the_same_thread_continues_inside_the_block(backend) -> None:
             with backend.lock("a") as again:
                 assert again is taken
         assert not backend.inspect()
+    assert not backend.held
+
+
+def test_task_that_is_cancelled_while_it_takes_over_leaves_no_grant(backend) -> None:
+    with backend.lock("a", ttl=600) as lease:
+        ticket = lease.hand_over()
+    backend.backend.then("take_over", request := HeldCall())
+
+    async def main() -> None:
+        taking = asyncio.create_task(backend.take_over(ticket).aacquire())
+        await asyncio.to_thread(request.wait_until_started)
+        taking.cancel()
+        request.end()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+
+    asyncio.run(main())
+    until(lambda: not backend.inspect(), "the release")
     assert not backend.held
 
 
