@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster of two that Patroni manages, with its etcd and the HAProxy in front."""
+"""A PostgreSQL cluster of two that Patroni manages, with three etcds and the HAProxy in front."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from devservers import HOST, Group, Server
+from devservers import HOST, Group, Server, start_all
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from devservers.postgresql import HELLO, USER, unprivileged
@@ -21,26 +21,31 @@ SETTINGS = {"ttl": 5, "loop_wait": 1, "retry_timeout": 2}
 
 
 class Etcd(Server):
-    """The store in which Patroni elects the primary: one node here, three in production."""
+    """One of the `peers`, all of which are in that list before the first of them starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: "list[Etcd]") -> None:
         super().__init__()
-        self.peer_port = self.reserve()
+        self.peers, self.peer_url = peers, f"http://{HOST}:{self.reserve()}"
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
     def command(self) -> list[str]:
-        peer = f"http://{HOST}:{self.peer_port}"
-        urls = {"listen-client": self.url, "advertise-client": self.url, "listen-peer": peer}
-        urls["initial-advertise-peer"] = peer
+        urls = {"listen-client": self.url, "advertise-client": self.url}
+        urls |= {"listen-peer": self.peer_url, "initial-advertise-peer": self.peer_url}
+        cluster = ",".join(f"{one.port}={one.peer_url}" for one in self.peers)
         options = [f"--{name}-urls={url}" for name, url in urls.items()]
-        options += [f"--initial-cluster=default={peer}", f"--data-dir={self.data}"]
-        return [required("etcd"), *options]
+        options += [f"--name={self.port}", f"--initial-cluster={cluster}"]
+        return [required("etcd"), *options, f"--data-dir={self.data}"]
 
     def is_ready(self) -> bool:
         return b'"true"' in self.send(b"GET /health HTTP/1.0\r\n\r\n")
+
+    def is_leader(self) -> bool:
+        request = b"POST /v3/maintenance/status HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}"
+        status = json.loads(self.send(request).partition(b"\r\n\r\n")[2])
+        return status["leader"] == status["header"]["member_id"]
 
 
 class PatroniNode(Server):
@@ -50,9 +55,9 @@ class PatroniNode(Server):
     node gets the changes through `replication`.
     """
 
-    def __init__(self, name: str, etcd: Etcd, dynamic: dict[str, Any]) -> None:
+    def __init__(self, name: str, etcds: list[Etcd], dynamic: dict[str, Any]) -> None:
         super().__init__()
-        self.name, self.etcd, self.dynamic = name, etcd, dynamic
+        self.name, self.etcds, self.dynamic = name, etcds, dynamic
         self.rest_port = self.reserve()
         self.replication = Proxy(self.port)
 
@@ -68,7 +73,7 @@ class PatroniNode(Server):
             "scope": "shop",
             "name": self.name,
             "restapi": {"listen": rest, "connect_address": rest},
-            "etcd3": {"host": f"{HOST}:{self.etcd.port}"},
+            "etcd3": {"hosts": [f"{HOST}:{etcd.port}" for etcd in self.etcds]},
             "bootstrap": {
                 "dcs": self.dynamic,
                 "initdb": [{"encoding": "UTF8"}, "no-locale", "no-sync"],
@@ -124,18 +129,19 @@ class PatroniNode(Server):
 
 
 class Patroni(Group):
-    """Two nodes, the first of which is the primary at first, their etcd, and the HAProxy."""
+    """Two nodes, the first of which is the primary at first, three etcds and the HAProxy."""
 
     def __init__(self, *, is_synchronous: bool) -> None:
-        self.etcd = Etcd()
+        self.etcds: list[Etcd] = []
+        self.etcds += [Etcd(self.etcds) for _ in range(3)]
         dynamic = {**SETTINGS, "synchronous_mode": is_synchronous}
         dynamic["postgresql"] = {"parameters": {"max_connections": 200}}
-        self.primary = PatroniNode("one", self.etcd, dynamic)
-        self.standby = PatroniNode("two", self.etcd, dynamic)
+        self.primary = PatroniNode("one", self.etcds, dynamic)
+        self.standby = PatroniNode("two", self.etcds, dynamic)
         self.is_synchronous = is_synchronous
         ports = ((node.port, node.rest_port) for node in (self.primary, self.standby))
         self.proxy = HaProxy("patroni", *ports, hello=HELLO)
-        self.servers = [self.proxy, self.standby, self.primary, self.etcd]
+        self.servers = [self.proxy, self.standby, self.primary, *self.etcds]
 
     @property
     def url(self) -> str:
@@ -144,7 +150,7 @@ class Patroni(Group):
 
     def start(self) -> None:
         role = "synchronous" if self.is_synchronous else "replica"
-        self.etcd.start()
+        start_all(self.etcds)
         self.primary.start()
         until(lambda: self.primary.responds("primary"), "the primary")
         self.standby.start()
@@ -153,3 +159,13 @@ class Patroni(Group):
         with psycopg.connect(url, autocommit=True) as session:
             session.execute("CREATE DATABASE shop")
         self.proxy.start()
+
+    def kill_leader_of_etcd(self) -> None:
+        """Kill it; return when the primary has kept its lock for longer than `ttl` since."""
+        next(etcd for etcd in self.etcds if etcd.is_leader()).kill()
+        done = self.renewals()
+        until(lambda: self.renewals() > done + SETTINGS["ttl"], "the renewals of the lock")
+
+    def renewals(self) -> int:
+        """Return how often the primary renewed its lock: once in `loop_wait`, a second."""
+        return self.primary.log.read_text().count("the leader with the lock")

@@ -10,7 +10,7 @@ from devservers.faults.injectors import CutReplication
 from loadtest.kernel.topology import Topology
 from locking.backends.redis.cluster import slot_of
 from tests.devservers.galera import Galera
-from tests.devservers.patroni import Patroni
+from tests.devservers.patroni import SETTINGS, Patroni
 from tests.devservers.redis_groups import SLOTS, RedisCluster, SentinelRedis
 from tests.high_availability.sale import Report, Step, carry
 
@@ -66,10 +66,13 @@ def sell_with_patroni(cluster: Patroni, *steps: Step) -> Report:
 
 @pytest.mark.parametrize("dies", ["primary", "standby"])
 def test_patroni_survives_the_death_of_one_server(dies: str) -> None:
-    """Without its standby, Patroni lets the primary commit alone."""
+    """The leader of etcd dies first. Without its standby, the primary may commit alone."""
     with Patroni(is_synchronous=True) as cluster:
-        report = sell_with_patroni(cluster, Step(getattr(cluster, dies).kill))
+        steps = Step(cluster.kill_leader_of_etcd), Step(getattr(cluster, dies).kill)
+        report = sell_with_patroni(cluster, *steps)
+        assert "demoted" not in cluster.primary.log.read_text()
         assert dies == "standby" or cluster.standby.responds("primary")
+    assert report["steps"][0][0]["gap"] < SETTINGS["ttl"]
     assert report["lost"] == 0
 
 
