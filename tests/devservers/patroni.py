@@ -164,7 +164,7 @@ class Patroni(Group):
         """Kill it; return when the primary has kept its lock for longer than `ttl` since."""
         next(etcd for etcd in self.etcds if etcd.is_leader()).kill()
         done = self.renewals()
-        until(lambda: self.renewals() > done + SETTINGS["ttl"], "the renewals of the lock")
+        until(lambda: self.renewals() > done + SETTINGS["ttl"], "the renewals of the lock", 40)
 
     def renewals(self) -> int:
         """Return how often the primary renewed its lock: once in `loop_wait`, a second."""
