@@ -21,6 +21,8 @@ import pytest
 from devservers import HOST, Nginx, reserve_port
 from devservers.faults.waiting import until
 from tests.devservers.stack import Names
+from tests.programs import output
+from tools.containers.containers import ROOT
 
 STATUS = "sales/backpack/room/status.json"
 REQUESTS = 600
@@ -336,3 +338,25 @@ def test_web_that_takes_no_connection_is_passed_over(upstream: str) -> None:
             forms = [None, b"a form"] * 8
             codes = [*pool.map(lambda form: get(f"{nginx.url}orders/", form)[0], forms)]
     assert set(codes) == {200}
+
+
+def test_only_the_name_server_of_the_engine_is_asked(upstream: str) -> None:
+    """Podman names that of its host as well, which knows no container: one 503 in five seconds."""
+    asked = Counter[str]()
+
+    def known(name: str) -> list[str]:
+        asked[name] += 1
+        return [HOST]
+
+    with Names(known) as engine, Names(lambda _: []) as host:
+        found = {"NGINX_LOCAL_RESOLVERS": f"{engine.url} {host.url}"}
+        file = ROOT / "deploy/first-resolver.envsh"  # the image passes over what is not executable
+        script = f'test -x {file} && . {file} && echo "$NGINX_LOCAL_RESOLVERS"'
+        resolver = output("sh", "-c", script, env=found).strip()
+        with Nginx(web=f"web:{upstream.rpartition(':')[2]}", resolver=resolver) as nginx:
+
+            def is_served() -> bool:
+                assert get(f"{nginx.url}orders/")[0] == 200
+                return asked["web"] > 4
+
+            until(is_served, "questions of both processes")

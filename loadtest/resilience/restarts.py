@@ -34,7 +34,6 @@ def main(asked: dict[str, Any], _stores: Stores) -> Report:
             buyers=2 * asked["stock"],
             processes=2,
             connections=25,
-            hang_ups=True,
         )
         progress = {SENDING: 0}
 

@@ -124,7 +124,9 @@ def _connect(where: tuple[str, int], patience: float) -> socket.socket:
     deadline = time.monotonic() + patience
     while True:
         try:
-            connected = socket.create_connection(where, timeout=RESPONSE_TIMEOUT)
+            # A connection to a container that is starting may be lost.
+            connected = socket.create_connection(where, 3.0 if patience else RESPONSE_TIMEOUT)
+            connected.settimeout(RESPONSE_TIMEOUT)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connected
         except OSError:

@@ -1,8 +1,8 @@
 """A load test of a running shop over HTTP, with its own sale and customers.
 
 It creates these in the shop's database, and so needs the shop's environment. Everything else goes
-through the shop: each buyer posts the form of the sale page. The verdict comes from the audit and
-from counting orders.
+through the shop: each buyer posts the form of the sale page, and again if the shop hangs up, as
+in a restart. The verdict comes from the audit and from counting orders.
 """
 
 import resource
@@ -65,8 +65,6 @@ class HttpLoad(Params):
     min_per_second: float | None = param(
         None, "exit 1 if there are fewer attempts per second", limits=(0, 10**9)
     )
-    hang_ups: bool = False
-    """The shop is restarted meanwhile: disconnected buyers send the same form again."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
@@ -158,7 +156,7 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
             seconds=OPEN_FOR.total_seconds(),
             host=asked.host,
             on_reply=count,
-            hang_ups=asked.hang_ups,
+            hang_ups=True,
         )
         return heard, len(won), _peak_kb()
 
