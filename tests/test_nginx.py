@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -360,3 +362,19 @@ def test_only_the_name_server_of_the_engine_is_asked(upstream: str) -> None:
                 return asked["web"] > 4
 
             until(is_served, "questions of both processes")
+
+
+def test_stop_does_not_wait_for_clients_that_have_their_reply(upstream: str) -> None:
+    """Some do not hang up; nginx waited five seconds for them, and nobody could buy."""
+    form = b"POST /sales/cup/buy/ HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n"
+    with (
+        Nginx(web=upstream) as nginx,
+        socket.create_connection((HOST, nginx.port), timeout=20) as wire,
+    ):
+        wire.sendall(form + b"Content-Length: 6\r\n\r\na form")
+        while wire.recv(65536):
+            pass
+        began = time.monotonic()
+        os.kill(nginx.pid, signal.SIGQUIT)
+        until(lambda: not nginx.is_running, "the end of nginx")
+        assert time.monotonic() - began < 4
