@@ -7,7 +7,7 @@ from typing import NamedTuple
 from django.db import connection
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from inventory.models import WriteStrategy
 from locking.models import LockPolicy
@@ -90,7 +90,7 @@ def _policy(row: LockPolicy, state: LiveState) -> Iterator[Condition]:
         old, new = (row.backend, row.mode), (row.next_backend, row.next_mode)
         words = {"old": guard_title(*old), "new": guard_title(*new)}
         advice = _("Started by %(by)s: “%(reason)s”.")
-        by = {"by": row.changed_by or "–", "reason": _(row.reason)}
+        by = {"by": row.changed_by or "–", "reason": pgettext("reason", row.reason)}
         yield Condition("warn", text % words, advice % by, _("Show the switch"), "#drain")
 
 

@@ -132,10 +132,13 @@ def test_admin_offers_every_backend(amy):
 
 @seen_by_threads
 def test_reason_of_a_switch_back_is_in_the_language_of_its_reader(amy):
-    amy.post("/ops/switch/", {**SWITCH, "step": "drain"})
+    """What a person typed is shown as typed; “back” is also a word of the lab's charts."""
+    amy.post("/ops/switch/", {**SWITCH, "step": "drain", "reason": "back"})
     until(lambda: backend_in_force() == "database")
     chinese = {"headers": {"Accept-Language": "zh-hans"}}
     statistics = amy.get("/ops/statistics/", **chinese).text
+    assert "“back”" in statistics
+    assert "“back”" in amy.get("/ops/", **chinese).text
     form = hidden_fields(statistics.partition('action="/ops/switch/"')[2])
     amy.post("/ops/switch/", {**form, "step": "drain"}, **chinese)
     until(lambda: backend_in_force() == "redis")
