@@ -136,14 +136,16 @@ class SoldOut(ShopError):
 
     code = "sold_out"
     title = _("Sold out")
-    advice = _("More may become available if orders aren't paid.")
+    advice = _("More may become available if orders expire or are cancelled.")
 
 
 class FewerLeft(SoldOut):
     """The customer may have a smaller quantity."""
 
     title = _("Fewer left than you want")
-    advice = _("Choose a smaller quantity. More may become available if orders aren't paid.")
+    advice = _(
+        "Choose a smaller quantity. More may become available if orders expire or are cancelled."
+    )
 
 
 class NotAdmitted(ShopError):

@@ -18,7 +18,7 @@ FIRST_MS, LONGEST_MS = 500, 5000
 _TEXTS = {
     "sold_out": (
         _("Sorry, it sold out"),
-        _("You haven't been charged. More may become available if orders aren't paid."),
+        _("You haven't been charged. More may become available if orders expire or are cancelled."),
     ),
     "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (
