@@ -150,10 +150,10 @@ def explain(run: Run) -> str:
         **{"missing": missing, "seconds": duration(lost["seconds"])},
     }
     total = ngettext(
-        "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
-        "was not counted.",
-        "In all, %(units)s units were sold and the stock went down by %(counted)s: %(missing)s "
-        "were not counted.",
+        "In this run, %(units)s units were sold and the stock went down by %(counted)s: "
+        "%(missing)s was not counted.",
+        "In this run, %(units)s units were sold and the stock went down by %(counted)s: "
+        "%(missing)s were not counted.",
         missing,
     )
     # Of an incomplete recording, these two do not add up to what the rows show.

@@ -37,7 +37,7 @@ def check_sum(run: dict[str, Any]) -> str:
     """Assert that the numbers that explain an oversold run add up; return the sentences."""
     with translation.override("en"):
         text = report.explain(run)
-    pair, total = text.split("In all, ")
+    pair, total = text.split("In this run, ")
     pair, _all, others = pair.partition("Of all writes, ")
     if "raised the stock" in pair:
         match = re.search(r"(\d+)\. B .* wrote (\d+): this sale raised the stock by (\d+)", pair)
