@@ -1,8 +1,9 @@
 """`manage.py seed`: the accounts, products and sales of the demonstration.
 
 The products are in shop/catalogue.csv, their sales in shop/sales.csv: `opens` and `closes` are ISO
-8601 durations from now, `sold` is the number of units already bought, one by each guest. `room` is
-the mode of its waiting room, which admits `inlet` people a minute.
+8601 durations from the next full minute, as pages show hours and minutes, `sold` is the number of
+units already bought, one by each guest. `room` is the mode of its waiting room, which admits
+`inlet` people a minute.
 """
 
 import csv
@@ -56,7 +57,8 @@ class Command(HelpfulCommand):
     def handle(self, **options: object) -> None:
         """Seed in one transaction."""
         with transaction.atomic():
-            guests, now = _people(), timezone.now()
+            guests = _people()
+            now = timezone.now().replace(second=0, microsecond=0) + timedelta(minutes=1)
             if not Product.objects.exclude(slug="lab-http").exists():  # created by `lab http`
                 Product.objects.bulk_create(Product(**row) for row in _read(CATALOGUE))
             _write([one for row in _read(SALES) for one in _offer(row, now, guests)])
