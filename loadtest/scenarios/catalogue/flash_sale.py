@@ -144,7 +144,7 @@ def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
     shown = sale.sale.left
     testbed.note("step", lane="staff", what=gettext_noop("the form shows %(value)s"), value=shown)
     sale.ask("A", "buy")
-    testbed.note("step", lane="staff", what=gettext_noop("one unit more: save"))
+    testbed.note("step", lane="staff", what=gettext_noop("saving one more unit"))
     sale.ask("staff", "restock", shown=shown, arrived=1)
     for who in ("B", "C", "D"):
         sale.ask(who, "buy")
