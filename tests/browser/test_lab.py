@@ -48,6 +48,7 @@ def test_the_preset_oversells_and_the_link_shows_it_to_anybody(people, worker, m
         re.compile(r"Without a lock: [\d–]+ sold of 50 .* With Redis: exactly 50 in each of 2"),
         timeout=150_000,
     )
+    expect(page).to_have_title(re.compile("^Without a lock: "))  # not: waiting for a worker
     expect(page.get_by_text("4 of 4 runs ended as")).to_be_visible()
     expect(page.locator("figure svg")).to_have_count(4)
     expect(page.locator(".why")).to_contain_text("before either wrote")
