@@ -177,7 +177,8 @@ def test_htmx_gets_the_figures_and_in_the_end_the_result(client, staff):
     def part():
         return client.get(run.get_absolute_url(), headers={"HX-Request": "true"})
 
-    assert part().text.startswith('<div id="figures" hx-get=')
+    waiting = "<title>Load test: waiting for a worker · Flash Sale</title>"
+    assert part().text.startswith(waiting + '<div id="figures" hx-get=')
     assert "Stop" not in part().text
     assert "HX-Retarget" not in part()
     assert 'http-equiv="refresh"' in client.get(run.get_absolute_url()).text
@@ -185,7 +186,7 @@ def test_htmx_gets_the_figures_and_in_the_end_the_result(client, staff):
     tasks.execute(str(run.pk))  # the message comes all the same
     assert runs.get_run(run.pk).state == LabRun.State.STOPPED
     assert part()["HX-Retarget"] == "#run"
-    assert part().text.startswith('<div id="run"')
+    assert part().text.startswith('<title>Load test: stopped · Flash Sale</title><div id="run"')
     assert "hx-get" not in part().text
     assert client.get(reverse("lab-run", args=[uuid.uuid4()])).status_code == 404
 
