@@ -72,7 +72,7 @@ def test_button_opens_by_the_server_clock(people):
     expect(opened).to_be_enabled()
     assert timezone.now() >= opens_at
     expect(page.get_by_text("Ends in")).to_be_visible()
-    assert page.evaluate("first").startswith("29 d"), "not 00:00:00 until the next tick"
+    assert re.match("29 d|30 d", page.evaluate("first")), "not 00:00:00 until the next tick"
     expect(page.get_by_text("● Open")).to_be_visible()
     assert loads == []
     opened.dblclick()
@@ -144,7 +144,7 @@ def test_times_are_shown_in_the_reader_zone(people):
     sale = Sale.objects.get(slug="bicycle")
     page.goto("/")
     shown = page.get_by_role("listitem").filter(has_text="City Bicycle").locator("time:visible")
-    expect(shown).to_have_text(re.compile(r"^Opens in 2 h 5\d min$"))
+    expect(shown).to_have_text(re.compile(r"^Opens in (2 h 5\d|3 h 0) min$"))
     hour = sale.opens_at.astimezone(timezone.zoneinfo.ZoneInfo("America/New_York"))
     expect(shown).to_have_attribute("title", re.compile(f"{hour:%-I:%M}"))
     page.goto(sale.get_absolute_url())
