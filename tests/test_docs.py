@@ -103,7 +103,7 @@ def glossary() -> list[tuple[str, str]]:
 
 def test_glossary_defines_each_term_once() -> None:
     terms = [term for cell, _ in glossary() for term in cell.split(", ")]
-    assert len(terms) > 40
+    assert len(terms) > 30
     assert {term for term in terms if terms.count(term) > 1} == set()
 
 
@@ -116,7 +116,7 @@ def test_glossary_names_existing_code() -> None:
     words = set(re.findall(r"\w+", "".join(file.read_text() for file in sources)))
     words |= {file.stem for file in sources} | {file.parent.name for file in sources}
     names = [name for _, code in glossary() for name in re.findall(r"`-*([\w.]+)`", code)]
-    assert len(names) > 40
+    assert len(names) > 30
     assert {name for name in names if not set(name.split(".")) <= words} == set()
 
 
