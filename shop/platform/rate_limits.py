@@ -54,7 +54,7 @@ def count(limit: str, *client: str, cost: int = 1) -> None:
     limiter, item = _limiter(settings.CACHE_URL), _parsed(limit)
     try:
         allowed = limiter.hit(item, *client, cost=cost) if cost else limiter.test(item, *client)
-        if not allowed:
+        if cost >= 0 and not allowed:
             reset_time = limiter.get_window_stats(item, *client).reset_time
             raise TooMany(retry_after=max(1, round(reset_time - time.time())))
     except (RedisError, OSError) as error:

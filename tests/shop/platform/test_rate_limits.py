@@ -1,6 +1,7 @@
 """Rate limits that remember a client's first request in the process."""
 
 import secrets
+from contextlib import suppress
 
 import pytest
 
@@ -17,3 +18,14 @@ def test_repeated_requests_are_limited_from_the_start_of_the_machine(uptime, mon
     rate_limits.count_repeated("2/hour", client)
     with pytest.raises(TooMany):
         rate_limits.count_repeated("2/hour", client)
+
+
+def test_count_is_taken_back_above_the_limit() -> None:
+    """A correct password counts for nothing, no matter how many wrong ones came with it."""
+    client = secrets.token_hex(8)
+    for _ in range(4):
+        with suppress(TooMany):
+            rate_limits.count("2/hour", client)
+    rate_limits.count("2/hour", client, cost=-1)
+    with pytest.raises(TooMany):
+        rate_limits.count("2/hour", client, cost=0)
