@@ -208,14 +208,13 @@ def record_of(*, room: Room) -> dict[str, Any]:
     ServiceUnavailable if Redis is, or has lost the list. Building it costs about a second for
     100,000 people: cache it.
     """
-    sale = room.sale
-    seen = _visit(room, sale)
-    tickets = None
+    seen = _visit(room, room.sale)
+    room, tickets = existing_room(sale=room.sale), None  # staff may have reset it
     if seen.cutoff is not None:
         customers = store.arrivals(room=room, until=seen.cutoff)
         tickets = sorted(ticket_of(key=room.ticket_key, customer_id=one) for one in customers)
     return {
-        "sale": sale.slug,
+        "sale": room.sale.slug,
         "mode": seen.mode,
         "commitment": room.commitment,
         "root": None if tickets is None else root_of(tickets),
