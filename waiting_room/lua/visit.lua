@@ -137,7 +137,7 @@ if position and position > room.lapsed and position <= room.serving then
   lasts = 0
   for _, one in ipairs(position > room.due and redis.call('LRANGE', turns, 0, -1) or {}) do
     if position <= tonumber(one:match('%d+$')) then
-      lasts = (one:match('^%d+') + 1 + turn) * 1000 - now
+      lasts = math.max(0, (one:match('^%d+') + 1 + turn) * 1000 - now)
       break
     end
   end
