@@ -54,10 +54,14 @@ clear = _records.clear
 
 @live_page
 def room(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the room as it is for this visitor; the script keeps the page up to date."""
+    """Show the room as it is for this visitor; the script keeps the page up to date.
+
+    Without a room, which staff may have ended, send the visitor to the sale.
+    """
     sale = get_cached_sale(slug=slug).sale
-    found, now, place = service.existing_room(sale=sale), service.status_of(sale=sale), None
-    order = None
+    if not (found := service.room_of(sale=sale)):
+        return redirect(sale)
+    now, place, order = service.status_of(sale=sale), None, None
     if isinstance(request.user, User):
         try:
             place = service.place_of(sale=sale, customer_id=request.user.pk)

@@ -125,7 +125,9 @@
     if (document.hidden) return; // "visibilitychange" calls again
     const before = status;
     const closed = { state: "unavailable" };
-    status = { ...before, ...await json(statusUrl, { credentials: "omit", cache: "no-store" }).catch(() => closed) ?? closed };
+    const found = await json(statusUrl, { credentials: "omit", cache: "no-store" }).catch(() => closed);
+    if (!found) return location.assign(saleUrl); // staff have ended the room: everyone may buy
+    status = { ...before, ...found };
     const isReset = status.generation !== before.generation; // the account may have joined again on another device
     if (isReset) dropPlace();
     isStale ||= isReset || before.state === "unavailable";

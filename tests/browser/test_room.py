@@ -145,6 +145,12 @@ def test_reset_that_the_tab_missed_takes_the_place_from_the_page(people):
     assert ROOM in page.url, "not sent to the sale"
 
 
+def test_tab_goes_to_the_sale_if_staff_remove_its_room(people):
+    page, _status, _heard = waiting_and_hearing(people)
+    page.route("**/room/status.json", lambda route: route.fulfill(status=404, json={}))
+    expect(page).to_have_url(re.compile("/sales/backpack/$"))
+
+
 def test_tab_does_not_mix_the_estimates_of_two_accounts(people):
     """A lower one is kept: the second customer was promised the first one's minute."""
     page, status, _heard = waiting_and_hearing(people)

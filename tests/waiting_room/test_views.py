@@ -147,7 +147,8 @@ def test_joining_needs_an_account_and_a_csrf_token() -> None:
 
 def test_sale_without_a_room_has_no_pages() -> None:
     for sale in (a_sale(), a_room(mode="none").sale):
-        for part in ("", "status.json", "record.json", "place.json"):
+        assert signed_in().get(url(sale)).url == sale.get_absolute_url()
+        for part in ("status.json", "record.json", "place.json"):
             assert signed_in().get(url(sale, part)).status_code == 404
         assert signed_in().post(url(sale, "join/")).status_code == 404
     assert Client().get("/sales/none/room/status.json").status_code == 404
