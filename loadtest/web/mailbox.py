@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, render
 
 from loadtest.models import LabMail
 from shop.platform.headers import allow
-from shop.web.accounts import is_known_device
+from shop.web.accounts import known_device
 from shop.web.decorators import live_page
 
 LISTED = 50
@@ -44,7 +44,7 @@ def _mine(request: HttpRequest) -> QuerySet[LabMail]:
     if request.user.is_authenticated:
         return newest.filter(message__customer=request.user)
     resets = newest.filter(message__kind="reset")[:LISTED]
-    known = [one.pk for one in resets if is_known_device(request, one.message.customer.username)]
+    known = [one.pk for one in resets if known_device(request, one.message.customer.username)]
     return newest.filter(pk__in=known)
 
 

@@ -41,7 +41,6 @@ from shop.platform import proof_of_work, rate_limits
 from shop.web import forms
 from shop.web.decorators import CustomerRequest, View, customer_form
 
-METHODS = ["get", "head", "post"]
 DEVICE = "device"
 """The cookie of a browser in which an account has signed in; signed together with its name."""
 DEVICE_SECONDS = 365 * 24 * 3600
@@ -64,16 +63,22 @@ def _remember_device(response: HttpResponse, name: str) -> HttpResponse:
     return response
 
 
-def is_known_device(request: HttpRequest, name: str) -> bool:
-    """Return True if the last sign-in with this browser was that of the account."""
-    return bool(_device(request, forms.fold_name(name)[:150]))
+def known_device(request: HttpRequest, name: str) -> str:
+    """Return the browser's id; empty if its last sign-in was not that of the account."""
+    salt = forms.fold_name(name)[:150]
+    return str(request.get_signed_cookie(DEVICE, "", salt=salt, max_age=DEVICE_SECONDS))
 
 
-def _device(request: HttpRequest, name: str) -> str:
-    return str(request.get_signed_cookie(DEVICE, "", salt=name, max_age=DEVICE_SECONDS))
+class _FormPage(FormView):  # type: ignore[type-arg]
+    """A page that shows its form again with the errors and status 400."""
+
+    http_method_names = ["get", "head", "post"]
+
+    def form_invalid(self, form: Any) -> HttpResponse:
+        return self.render_to_response(self.get_context_data(form=form), status=400)
 
 
-class SignIn(views.LoginView):
+class SignIn(_FormPage, views.LoginView):
     """Limited per address; for wrong passwords also per name, with and without the address.
 
     A known device has a limit of its own for its name: strangers cannot lock its customer out.
@@ -81,7 +86,6 @@ class SignIn(views.LoginView):
 
     template_name = "shop/sign_in.html"
     authentication_form = forms.SignInForm
-    http_method_names = METHODS
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Count before the slow hash: otherwise many parallel requests would all pass the check."""
@@ -106,25 +110,20 @@ class SignIn(views.LoginView):
         self._count_failure(cost=-1)
         return _remember_device(super().form_valid(form), form.get_user().get_username())
 
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Show the form again with its errors."""
-        return self.render_to_response(self.get_context_data(form=form), status=400)
-
     def _count_failure(self, cost: int = 1) -> None:
         name = forms.fold_name(self.request.POST.get("username", ""))[:150]
         address = rate_limits.address_of(self.request)
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
-        counted = "wrong-anywhere", name, _device(self.request, name)
+        counted = "wrong-anywhere", name, known_device(self.request, name)
         rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")
-class SignUp(views.RedirectURLMixin, FormView):  # type: ignore[type-arg]
+class SignUp(views.RedirectURLMixin, _FormPage):
     """Create an account and sign its customer in."""
 
     template_name = "shop/sign_up.html"
     form_class = forms.SignUpForm
-    http_method_names = METHODS
     next_page = settings.LOGIN_REDIRECT_URL
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -166,18 +165,17 @@ class SignUp(views.RedirectURLMixin, FormView):  # type: ignore[type-arg]
         """Show the form again with its errors."""
         if form.has_error("username", "unique"):
             rate_limits.count(*self._limit())
-        return self.render_to_response(self.get_context_data(form=form), status=400)
+        return super().form_invalid(form)
 
     def _limit(self) -> tuple[str, ...]:
         return settings.SIGN_UP_TAKEN_LIMIT, "taken", rate_limits.address_of(self.request)
 
 
-class PasswordReset(views.PasswordResetView):
+class PasswordReset(_FormPage, views.PasswordResetView):
     """Send a link to a new password; the same answer for known and unknown addresses."""
 
     template_name = "shop/password_reset.html"
     form_class = forms.ResetForm
-    http_method_names = METHODS
     success_url = reverse_lazy("password-reset-done")
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -187,22 +185,17 @@ class PasswordReset(views.PasswordResetView):
         rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "reset", rate_limits.address_of(request))
         return super().post(request, *args, **kwargs)
 
-    def form_invalid(self, form: forms.ResetForm) -> HttpResponse:
-        """Show the form again with its errors."""
-        return self.render_to_response(self.get_context_data(form=form), status=400)
-
 
 reset_sent = never_cache(
     views.PasswordResetDoneView.as_view(template_name=PasswordReset.template_name)
 )
 
 
-class NewPassword(SuccessMessageMixin, views.PasswordResetConfirmView):  # type: ignore[type-arg]
+class NewPassword(_FormPage, SuccessMessageMixin, views.PasswordResetConfirmView):  # type: ignore[type-arg]
     """Set a new password, given the link; all sessions and purchase tokens of the account end."""
 
     template_name = "shop/password_new.html"
     form_class = forms.NewPasswordForm
-    http_method_names = METHODS
     success_url = reverse_lazy("login")
     success_message = gettext_lazy("Your new password is set. Sign in with it.")
 
@@ -210,8 +203,6 @@ class NewPassword(SuccessMessageMixin, views.PasswordResetConfirmView):  # type:
         """Count before the slow hash."""
         rate_limits.count(settings.SIGN_IN_LIMIT, "sign-in", rate_limits.address_of(request))
         return super().post(request, *args, **kwargs)
-
-    form_invalid = PasswordReset.form_invalid
 
 
 @receiver(user_logged_in)
