@@ -62,14 +62,17 @@ def fixed_fields(*, sale: Sale, keep: bool = False) -> set[str]:
     cannot open in between.
     """
     rows = Sale.objects.select_for_update() if keep else Sale.objects.all()
-    opens_at, closes_at = rows.values_list("opens_at", "closes_at").get(pk=sale.pk)
+    found = rows.values_list("opens_at", "closes_at", "is_listed")
+    opens_at, closes_at, is_listed = found.get(pk=sale.pk)
     has_orders = Order.objects.filter(sale=sale).exists()
     now = timezone.now()
     fixed = {name for name, ahead in FIXED.items() if has_orders or opens_at <= now + ahead}
     # The units of a shipped order that was refunded after the end must not be sold again.
     shipped = Order.objects.filter(sale=sale, address__shipped_at__isnull=False)
-    is_over = closes_at <= now - KEPT_FOR or shipped.filter(status=Order.Status.REFUNDED).exists()
-    return fixed | ({"closes_at"} if is_over else set())
+    is_over = not is_listed or closes_at <= now - KEPT_FOR
+    if is_over or shipped.filter(status=Order.Status.REFUNDED).exists():
+        fixed.add("closes_at")
+    return fixed
 
 
 def open_now(*, sale: Sale) -> bool:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from locking.jobs.delivery import is_run_once
 from shop import tasks
 from shop.administration import sale_management
-from shop.administration.sale_management import fixed_fields, prune_quotas
+from shop.administration.sale_management import fixed_fields, prune_quotas, unlist
 from shop.models import CustomerQuota, Order, Sale
 from shop.orders.service import expire_unpaid_orders
 from tests.shop.making import a_sale, fresh
@@ -59,6 +59,8 @@ def test_quotas_of_sales_that_are_long_over_are_deleted(sales, monkeypatch) -> N
 def test_sale_whose_quotas_may_be_gone_cannot_be_opened_again(sales) -> None:
     fixed = {name for name, sale in sales.items() if "closes_at" in fixed_fields(sale=sale)}
     assert fixed == {"old", "unpaid"}
+    assert unlist(sale=sales["ended"])
+    assert "closes_at" in fixed_fields(sale=sales["ended"]), "a form that is on its way"
 
 
 def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
