@@ -81,7 +81,7 @@ class _FormPage(FormView):  # type: ignore[type-arg]
 class SignIn(_FormPage, views.LoginView):
     """Limited per address; for wrong passwords also per name, with and without the address.
 
-    A known device has a limit of its own for its name: strangers cannot lock its customer out.
+    A known device has limits of its own for its name: strangers cannot lock its customer out.
     """
 
     template_name = "shop/sign_in.html"
@@ -112,10 +112,10 @@ class SignIn(_FormPage, views.LoginView):
 
     def _count_failure(self, cost: int = 1) -> None:
         name = forms.fold_name(self.request.POST.get("username", ""))[:150]
+        client = name, known_device(self.request, name)
         address = rate_limits.address_of(self.request)
-        rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, name, cost=cost)
-        counted = "wrong-anywhere", name, known_device(self.request, name)
-        rate_limits.count(settings.SIGN_IN_NAME_LIMIT, *counted, cost=cost)
+        rate_limits.count(settings.SIGN_IN_FAILURE_LIMIT, "wrong", address, *client, cost=cost)
+        rate_limits.count(settings.SIGN_IN_NAME_LIMIT, "wrong-anywhere", *client, cost=cost)
 
 
 @method_decorator([sensitive_post_parameters(), never_cache], name="dispatch")

@@ -120,6 +120,17 @@ def test_known_device_signs_in_while_its_name_is_locked(amy, settings):
     assert device.post(path, {**form, "username": "amy"}).status_code == 302
 
 
+def test_stranger_at_the_same_address_does_not_lock_a_known_device_out(settings):
+    """Many customers of a mobile network share an address."""
+    settings.SIGN_IN_FAILURE_LIMIT = "2/minute"
+    device, stranger = Client(), Client()
+    assert sign_in(device).status_code == 302
+    tried = [sign_in(stranger, "wang", "wrong").status_code for _ in range(3)]
+    assert tried == [400, 400, 429]
+    assert sign_in(stranger).status_code == 429
+    assert sign_in(device).status_code == 302
+
+
 def test_known_device_has_a_limit_of_its_own(settings):
     settings.SIGN_IN_NAME_LIMIT = "3/minute"
     device = Client()
