@@ -31,6 +31,8 @@ INTERVAL = 1.0
 HEADER = "request_id"
 """The header of a Celery message."""
 _SAFE = re.compile(r"[\w-]{1,64}", re.ASCII)
+_RESET = re.compile("(?<=/accounts/reset/)[^/ ]+/[^/ ]+")
+"""The part of a link that resets a password, which works until it is used."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -73,6 +75,8 @@ class ExpectedErrors(logging.Filter):
             record.exc_info = None
         error = record.exc_info[1] if record.exc_info else None
         args = record.args if isinstance(record.args, tuple) else ()
+        if record.name == "django.request":
+            record.args = args = tuple(_RESET.sub("***", str(one)) for one in args)
         is_503 = getattr(record, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
         is_misfit = isinstance(error, MISFIT)
         is_down = any(isinstance(one, UNAVAILABLE) for one in (error, *args))

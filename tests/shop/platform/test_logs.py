@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from django.db import OperationalError, ProgrammingError
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 
 from devservers import Redis
 from devservers.process import with_parent_death_signal
@@ -22,6 +22,7 @@ from shop.platform.logs import (
     request_id,
     request_id_middleware,
 )
+from tests.shop.web.test_api import without_table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -146,3 +147,13 @@ def test_only_store_errors_are_shortened_and_omitted(clock, error, lines, has_tr
     assert [bool(line) for line in found] == [True] * lines + [False] * (3 - lines)
     assert ("\n" in found[0]) is has_traceback
     assert type(error).__name__ in found[0]
+
+
+def test_no_line_has_a_link_that_resets_a_password(db, caplog) -> None:
+    """The link of a page that failed is unused: it still works."""
+    with without_table("shop_user"):
+        failed = Client().get("/accounts/reset/MQ/c7x-secret/").status_code
+    (record,) = [one for one in caplog.records if one.name == "django.request"]
+    assert ExpectedErrors().filter(record)
+    assert failed == 503
+    assert record.getMessage().startswith("Service Unavailable: /accounts/reset/***/")
