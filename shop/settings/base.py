@@ -49,7 +49,6 @@ INSTALLED_APPS = [
     "shop.administration.admin_site.ShopAdminConfig",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
-    "django.contrib.humanize",
     "django.contrib.messages",
     "django.contrib.sessions",
     "whitenoise.runserver_nostatic",
