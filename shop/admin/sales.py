@@ -152,7 +152,6 @@ class SaleAdmin(SalePages):
     list_select_related = ("product", "stock")
     list_per_page = list_max_show_all = 25
     ordering = ("-opens_at", "-pk")
-    show_facets = admin.ShowFacets.NEVER
     search_fields = ("slug", "product__name", "product__name_zh")
     form = SaleForm
     action_form = StockForm
