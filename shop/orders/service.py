@@ -193,6 +193,7 @@ def _release_in_redis(sale: Sale, orders: Sequence[Order]) -> None:
     try:
         quotas = CustomerQuota.objects.filter(customer__in=[one.customer_id for one in orders])
         blocked = set(unpaid(quotas, sale_id=sale.pk).values_list("customer_id", flat=True))
+        sale.refresh_from_db(fields=["generation"])  # read before the lock was obtained
         for order in orders:
             order.sale = sale
             store.release(order=order, is_blocked=order.customer_id in blocked)

@@ -220,6 +220,17 @@ def test_reservation_is_not_lost_while_a_generation_is_filled() -> None:
     assert [*found, status(queued)] == ["waiting", "waiting"]
 
 
+def test_order_that_was_read_before_a_load_returns_its_unit_at_once() -> None:
+    sale = a_queued_sale(stock=1)
+    ask(sale)
+    consume()
+    order = Order.objects.select_related("sale").get()
+    store.delete(sale=fresh(sale))
+    load(sale=fresh(sale))
+    cancel_order(order=order)
+    assert store.left(sale=fresh(sale)) == 1
+
+
 def test_threads_that_share_a_sale_load_it_once() -> None:
     """Two holders of the lock "none"; a web process gives its threads the same cached sale."""
     sale = a_queued_sale(stock=3)
