@@ -31,6 +31,9 @@ def few_backends(settings):
     put_in_force("redis")
     yield
     policy.cancel_switch()
+    for thread in threading.enumerate():
+        if thread.name == "finish-switch":
+            thread.join(60)
 
 
 @pytest.fixture
