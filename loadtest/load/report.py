@@ -37,8 +37,8 @@ _PROOFS = (
 def met(run: Run) -> bool:
     """Return True if rows and history of a run show what its guard promises."""
     breaches = _breaches(run)
-    if run["verdict"] != "ok":  # an oversell that is expected breaks the ledger, but no lock
-        breaches = [one for one in breaches if one.startswith(("exclusion: ", "tokens: "))]
+    if run["verdict"] != "ok":  # an oversell that is expected breaks the ledger, but nothing else
+        breaches = [one for one in breaches if not one.startswith(("audit: ", "fence: "))]
     if breaches:
         return False
     return run["verdict"] != "not-run" and run["expected"] in (None, run["verdict"])

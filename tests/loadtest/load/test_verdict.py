@@ -134,6 +134,7 @@ def test_verdict_in_words(verdict: str, expected: str | None, said: str) -> None
     run = {**RUN, "verdict": verdict, "expected": expected, "checked": {"breaches": []}}
     assert words(run) == said
     assert not met({**run, "checked": {"breaches": ["exclusion: two held it"]}})
+    assert not met({**run, "checked": {"breaches": ["lost: customer 1 was told an order"]}})
     kept = met({**run, "checked": {"breaches": ["audit: oversold", "fence: it fell"]}})
     assert kept is (verdict == expected == "oversold")
 
