@@ -81,7 +81,7 @@ def _judge(
     """Add the answers of the phase to its report; return its breaches."""
     began = phase.pop("began")
     replies = {
-        what: [one for one in some if began <= one.began < began + PHASE_SECONDS]
+        what: [one for one in some if began <= one.ended and one.began < began + PHASE_SECONDS]
         for what, some in (("browsing", views), ("buying", buys))
     }
     for what, some in replies.items():
