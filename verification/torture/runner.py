@@ -127,8 +127,9 @@ def _run(stores: Stores, plan: Plan) -> Run:
         injecting.join()
         injector.recover()
         violations = list[str]()
+        killed = {one.target for one, proof in injector.proofs if proof and one.kind == "kill"}
         for number in numbers:
-            if not workers[number].is_alive:  # it was killed
+            if number in killed:
                 stores.worker(number)
                 continue
             reply = workers[number].receive(max(0.0, end - time.monotonic()) + HANG_SECONDS)
@@ -138,7 +139,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
             probe = switcher.call("probe_sales", names=names, timeout=SHOP_BOUND)
         else:
             probe = switcher.call("probe", names=names, kind=plan.workload, timeout=BOUND)
-        alive = [number for number, worker in workers.items() if worker.is_alive]
+        alive = [number for number in workers if number not in killed]
         for number in alive:
             most = before[number]["threads"] + MORE_THREADS
             held = "sale:" if plan.terms else run

@@ -114,6 +114,20 @@ def test_fault_ends_before_the_servers_of_its_run(
     assert list(tmp_path.iterdir()) == []
 
 
+class Crashing(Commands):
+    """A process that ends during its work."""
+
+    def work(self, **_options: Any) -> Any:
+        os._exit(1)
+
+
+def test_process_that_ends_without_a_fault_fails_its_run() -> None:
+    plan = Plan(seed=1, backend="process", workload="mutex", names=1, faults=())
+    crashing = Torture(commands=f"{__name__}:Crashing")
+    with crashing as torture, pytest.raises(FaultFailed, match="ended with exit code 1"):
+        torture.run(plan)
+
+
 @pytest.mark.parametrize("needed", [[], [3], [0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
 def test_only_the_needed_faults_are_kept(needed: list[int]) -> None:
     assert reduce(6, lambda numbers: set(needed) <= set(numbers)) == needed
