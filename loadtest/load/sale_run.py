@@ -40,8 +40,11 @@ class _FaultMonitor:
     def listen(self) -> None:
         """Receive the notices of injections, and the requests on stdin."""
         while self.load.notices.poll():
-            self.injections.append(injection := Injection(*self.load.notices.recv()))
+            injection = Injection(*self.load.notices.recv())
             fault = FAULTS[injection.name]
+            if fault.server and sum(self.load.served) == len(self.load.customers):
+                continue  # too late: no buyer is left whom it could disturb
+            self.injections.append(injection)
             target = {"target": f"process {injection.pid}"} if fault.holder == "kill" else {}
             at = round(injection.at * 1e9)  # not when the notice is read, which may be later
             self.recorder.note("fault", "start", t=at, what=injection.name, **target)
