@@ -106,7 +106,8 @@ def _slice(handle: Handle) -> dict[str, float]:
     """Acquire and release again and again for a moment."""
     pairs, cpu, started = 0, time.process_time(), time.monotonic()
     while (now := time.monotonic()) < started + SLICE_SECONDS:
-        handle.acquire(WAIT)
+        if not handle.acquire(WAIT):
+            raise PoolFailed("a free lock was not granted")
         handle.release()
         pairs += 1
     cost = (time.process_time() - cpu) / pairs * 1e6

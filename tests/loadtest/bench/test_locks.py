@@ -71,7 +71,12 @@ def test_locks_that_fail_are_left_out_and_the_others_measured(monkeypatch, capsy
         return Handle(lambda wait: True, lambda: next(used))
 
     openers = {"broken": fail, "refusing": lambda name, ttl: Handle(lambda wait: False, print)}
-    openers["expiring"] = expire
+
+    def stay(name, ttl):
+        grants = iter([True])  # as if its release had been ineffective
+        return Handle(lambda wait: next(grants, False), lambda: None)
+
+    openers |= {"staying": stay, "expiring": expire}
     peers = [
         System(name=name, family="redis", role="peer", open=opener)
         for name, opener in openers.items()
@@ -87,6 +92,7 @@ def test_locks_that_fail_are_left_out_and_the_others_measured(monkeypatch, capsy
     why = {one["line"]: one["why"].partition(": ")[2] for one in rounds if "why" in one}
     refused = "refusing did not grant a free lock"
     failed = {"broken": "another version", "refusing": refused, "expiring": "StopIteration()"}
+    failed["staying"] = "PoolFailed('a free lock was not granted')"
     assert why == {**failed, floor.name: ""}
     assert rounds[-2]["why"] == "failed: StopIteration()"
 
