@@ -26,7 +26,7 @@ PROGRESS_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class _FaultMonitor:
+class FaultMonitor:
     """The parent's side of faults: it hits servers, and resumes or recognises hit processes."""
 
     load: SaleLoad
@@ -116,7 +116,7 @@ def run_sale(
     its holder is stopped.
     """
     recorder = Recorder(load.history, "lab")
-    monitor = _FaultMonitor(load, recorder, stores, passes_on)
+    monitor = FaultMonitor(load, recorder, stores, passes_on)
     late: set[int] = set()
 
     def replace(number: int, pid: int) -> bool:
@@ -149,7 +149,7 @@ def run_sale(
     return started, outcomes, monitor.injections
 
 
-def _now(load: SaleLoad, monitor: _FaultMonitor, started: float) -> dict[str, Any]:
+def _now(load: SaleLoad, monitor: FaultMonitor, started: float) -> dict[str, Any]:
     """Return the figures of this moment for a page, which cost the load nothing to collect."""
     return {
         "at": round(time.monotonic() - started, 3),

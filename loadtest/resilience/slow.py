@@ -54,7 +54,7 @@ def main(_asked: dict[str, Any], stores: Stores) -> Report:
             if back_after > MAX_RECOVERY:
                 breaches.append(f"{store}: normal after {back_after:.1f} s")
             for phase in phases[-2:]:
-                breaches += _judge(phase, views, buys, before, HELPERS * len(shop.processes()))
+                breaches += judge(phase, views, buys, before, HELPERS * len(shop.processes()))
                 phase["back_after"] = round(back_after, 2)
         after = _threads(shop)
     threads = {"before": before, "after": after}
@@ -75,7 +75,7 @@ def _phase(shop: Shop, store: str, fault: str) -> Report:
     return {"store": store, "fault": fault, "began": began, "threads": most}
 
 
-def _judge(
+def judge(
     phase: Report, views: list[Reply], buys: list[Reply], threads: int, allowed: int
 ) -> list[str]:
     """Add the answers of the phase to its report; return its breaches."""

@@ -82,7 +82,7 @@ def test_server_is_hit_only_while_buyers_are_left(
     load.try_injecting()
     with Redis(prefer="embedded") as redis, closing(Recorder(tmp_path, "lab")) as recorder:
         stores = cast(Stores, SimpleNamespace(servers={"redis": redis}))
-        monitor = sale_run._FaultMonitor(load, recorder, stores, passes_on=False)
+        monitor = sale_run.FaultMonitor(load, recorder, stores, passes_on=False)
         monitor.listen()
         until(lambda: monitor.is_idle, "the end of the fault")
     assert [bool(one.proof) for one in monitor.injections] == [True] * hit

@@ -11,8 +11,8 @@ import pytest
 from django.core.management import call_command
 
 from loadtest.load.http.client import DISCONNECTED
-from loadtest.resilience.processes import Celery
 from loadtest.resilience import slow
+from loadtest.resilience.processes import Celery
 from loadtest.resilience.recovery import DURATIONS, WAYS
 from loadtest.resilience.shop import Reply
 from locking import locks
@@ -55,10 +55,10 @@ def test_purchase_that_hangs_since_before_the_fault_was_recorded_is_a_breach() -
     views = [Reply(200, 10.1, 10.2)]
     phase = {"store": "redis", "fault": "silent", "began": 10.0, "threads": 1}
     hung = [Reply(201, 9.99, 16.5)]
-    breaches = slow._judge({**phase}, views, hung, 1, 0)
+    breaches = slow.judge({**phase}, views, hung, 1, 0)
     assert breaches == ["redis silent: buying took up to 6.51 s"]
     before = [Reply(201, 3.0, 9.9), Reply(201, 10.1, 10.3)]
-    assert slow._judge(phase, views, before, 1, 0) == []
+    assert slow.judge(phase, views, before, 1, 0) == []
 
 
 def test_killed_worker_leaves_no_file(
