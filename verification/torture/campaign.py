@@ -144,7 +144,7 @@ class Campaign:
         return {
             "seed": self._asked.seed,
             "seconds": round(time.monotonic() - self._started),
-            "problem": self.problem,
+            "problem": self.problem or ("" if self.rows else "no run was completed"),
             "backends": list(self.rows.values()),
             "failures": self._failures,
             "marks": {

@@ -68,6 +68,11 @@ def test_campaign_that_never_reaches_a_mark_fails(
     assert report["marks"]["switch"] == {"runs": runs, "grants": 5 * runs, "switches": 0}
 
 
+def test_campaign_without_a_run_fails() -> None:
+    report, code = verify("torture", "--minutes=0")
+    assert (report["problem"], code) == ("no run was completed", 1)
+
+
 def test_every_workload_has_marks() -> None:
     assert MARKS.keys() == WORKLOADS.keys()
 
