@@ -205,7 +205,7 @@ def _peak_kb() -> int:
 
 
 def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:
-    wanted = min(asked.stock, asked.buyers)
+    wanted = min(asked.stock, asked.buyers, asked.attempts)
     verdict, why = sold_verdict(audit, wanted=wanted, confirmed=report["winners"])
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:

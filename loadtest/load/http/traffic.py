@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from loadtest.load.http.buyers import clear_away, requests, sign_in
+from loadtest.load.http.buyers import Buyer, clear_away, requests, sign_in
 from loadtest.load.http.client import paced, send_requests
 from loadtest.load.sale import open_sale
 
@@ -24,8 +24,9 @@ def send_traffic(url: str) -> None:
     address = urlsplit(url)
     name, length = f"lab-traffic-{time.time_ns():x}", timedelta(seconds=LONGEST)
     sale = open_sale(name, BUYERS, product="lab-traffic", open_for=length, is_listed=False)
-    buyers = sign_in(BUYERS, "lab-traffic")
+    buyers: list[Buyer] = []
     try:
+        buyers = sign_in(BUYERS, "lab-traffic")
         forms = requests(buyers, f"{sale.get_absolute_url()}buy/", sale)
         sent = paced(forms, PER_SECOND, at_once=AT_ONCE)
         port, host = address.port or 80, address.hostname or ""

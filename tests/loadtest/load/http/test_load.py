@@ -7,12 +7,13 @@ from urllib.parse import urlsplit
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
+from django.db import DatabaseError
 from django.utils import timezone
 
 from inventory.models import Product, Stock
 from loadtest.bench.purchase.web import WebServer
 from loadtest.cli.http import demo_url
-from loadtest.load.http import load
+from loadtest.load.http import load, traffic
 from loadtest.load.http.load import HttpLoad
 from loadtest.load.sale import OPEN_FOR, open_sale, remove_sale
 from shop.models import Order, Sale, User
@@ -55,8 +56,9 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
     assert report["driver"]["peak_mb"] > 0  # the driver is this process here: no bound for it
     missed, code = lab("http", *options, "--min-per-second=1000000")
     assert (code, missed["verdict"], missed["orders"]) == (1, "slow", 10)
-    for few in ("--attempts=1", "--buyers=1"):  # fewer than processes
-        report, code = lab("http", f"--url={shop}", "--stock=1", few)
+    # Fewer than processes, and than units.
+    for few in ("--attempts=1", "--buyers=1", "--attempts=1 --buyers=2 --stock=2"):
+        report, code = lab("http", f"--url={shop}", "--stock=1", *few.split())
         assert (code, report["orders"], report["winners"]) == (0, 1, 1), few
     # All eight buyers win with their first attempts: the other 32 are never sent.
     asked = small_load(shop, stock=10, buyers=8)
@@ -102,6 +104,16 @@ def test_visitors_do_not_find_the_sale_of_a_load_test(db):
     assert [*catalogue()] == [listed.product]
     remove_sale(sale)
     assert [*Product.objects.all()] == [listed.product]
+
+
+def test_traffic_whose_buyers_cannot_sign_in_leaves_no_sale(db, monkeypatch):
+    def fail(*_):
+        raise DatabaseError("too many connections")
+
+    monkeypatch.setattr(traffic, "sign_in", fail)
+    with pytest.raises(DatabaseError, match="too many connections"):
+        traffic.send_traffic("http://127.0.0.1:1/")
+    assert not Sale.objects.exists()
 
 
 OTHER_MACHINE = "url|not this machine"
