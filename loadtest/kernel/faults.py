@@ -37,6 +37,12 @@ class Fault(NamedTuple):
             return store != "sqlite"
         return self.server == backend or (self.holder is not None and backend != "none")
 
+    def may_forget(self, backend: str) -> bool:
+        """Return True if it hits the server that keeps the grants of this lock."""
+        if self.server == "database":
+            return backend not in ("redis", "redlock", "zookeeper")
+        return self.server == backend
+
 
 FAULTS: dict[str, Fault] = {
     "none": Fault(_("no fault")),

@@ -123,8 +123,8 @@ def _run(
         faults=faults,
     )
     kept = Promise.of(capabilities)
-    if any(FAULTS[name].server for name in faults):
-        kept = replace(kept, exclusive=False)  # a lock whose server forgets may be granted twice
+    if any(FAULTS[name].may_forget(backend) for name in faults):
+        kept = replace(kept, exclusive=False)  # it may be granted twice
     rows = dump(sale)
     audit, record = rows.audit, Run(history(folder), rows, kept)
     sold = {"units": audit.held + audit.sold, "counted": audit.initial - audit.available}

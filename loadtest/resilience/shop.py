@@ -187,6 +187,8 @@ def breaches_of(shop: Shop, replies: list[Reply]) -> list[str]:
 def ledger_breaches(sale: Sale, acknowledged: int) -> list[str]:
     """Return the breaches of the final ledger, which has at least the acknowledged orders."""
     breaches = list[str](audit_sale(sale=sale).breaches)
+    if not acknowledged:
+        breaches.append("no purchase was acknowledged")
     found = Order.objects.filter(sale=sale).count()
     if found < acknowledged:
         breaches.append(f"{acknowledged} orders were acknowledged, {found} exist")

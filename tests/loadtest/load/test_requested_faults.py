@@ -67,3 +67,17 @@ OF_HOLDERS = {"pause-holder", "kill-holder"}
 )
 def test_faults_apply_to_the_lock_that_runs(backend: str, store: str, names: set[str]) -> None:
     assert {name for name, fault in FAULTS.items() if fault.applies(backend, store)} == names
+
+
+@pytest.mark.parametrize(
+    ("backend", "names"),
+    [
+        ("redis", {"kill-redis", "cut-replication"}),
+        ("redlock", {"kill-redlock"}),
+        ("zookeeper", {"kill-zookeeper"}),
+        ("mysql_session", {"kill-database"}),
+    ],
+)
+def test_only_the_server_of_a_lock_may_forget_it(backend: str, names: set[str]) -> None:
+    """Or else two holders would be no breach while another server is down."""
+    assert {name for name, fault in FAULTS.items() if fault.may_forget(backend)} == names

@@ -14,8 +14,9 @@ from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience import slow
 from loadtest.resilience.processes import Celery
 from loadtest.resilience.recovery import DURATIONS, WAYS
-from loadtest.resilience.shop import Reply
+from loadtest.resilience.shop import Reply, ledger_breaches
 from locking import locks
+from tests.shop.making import a_sale
 
 
 def endure(*words: str) -> dict[str, Any]:
@@ -59,6 +60,11 @@ def test_purchase_that_hangs_since_before_the_fault_was_recorded_is_a_breach() -
     assert breaches == ["redis silent: buying took up to 6.51 s"]
     before = [Reply(201, 3.0, 9.9), Reply(201, 10.1, 10.3)]
     assert slow.judge(phase, views, before, 1, 0) == []
+
+
+def test_load_of_which_every_purchase_was_refused_is_a_breach(db: None) -> None:
+    """A shop that answers 503 for hours keeps its ledger."""
+    assert ledger_breaches(a_sale(), 0) == ["no purchase was acknowledged"]
 
 
 def test_killed_worker_leaves_no_file(
