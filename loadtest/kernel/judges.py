@@ -182,7 +182,7 @@ def fences(run: Run) -> Iterator[Finding]:
 
 
 def answers(run: Run) -> Iterator[Finding]:
-    """Find an ok without an order, a fail with one, a second order, and replays that differ."""
+    """Find an ok without an order, a last fail with one, a second order, replays that differ."""
     assert run.dump is not None
     rows: dict[tuple[int, str], list[str]] = defaultdict(list)
     units: Counter[int] = Counter()
@@ -200,7 +200,6 @@ def answers(run: Run) -> Iterator[Finding]:
         if event["do"] == "buy":
             forms[event["user"], event["key"]].append(event)
     for (who, key), tries in forms.items():
-        kinds = Counter(event["type"] for event in tries)
         orders = [event for event in tries if event["type"] == "ok"]
         told = {event["order"] for event in orders}
         fresh = sum(not event.get("replayed") for event in orders)
@@ -211,7 +210,7 @@ def answers(run: Run) -> Iterator[Finding]:
             yield Finding("replays", f"customer {who}'s form was new {fresh} times")
         if told - set(found):
             yield Finding("lost", f"customer {who} was told an order that does not exist")
-        if found and not told and kinds["invoke"] == kinds["fail"]:
+        if found and not told and tries[-1]["type"] == "fail":
             yield Finding("phantom", f"customer {who} was refused, and has {found[0]}")
     for numbers in rows.values():
         yield Finding("phantom", f"order {numbers[0]} has no purchase")

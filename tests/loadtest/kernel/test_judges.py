@@ -115,6 +115,8 @@ def another_key(dump: Dump) -> Dump:
         (GOOD, rows("a1"), {"lost"}),
         (GOOD, rows("a1", "b2", "c3"), {"phantom"}),
         (GOOD, rows("a1", "b2", "c9"), {"phantom"}),
+        (bought(1, ("unknown", ""), ("fail", "")), rows("a1"), {"phantom"}),
+        (bought(1, ("fail", ""), ("unknown", "")), rows("a1"), set()),
         (bought(1, ("ok", "a"), ("ok", "b*")), rows("a1"), {"replays", "lost"}),
         (bought(1, ("ok", "a"), ("ok", "a")), rows("a1"), {"replays"}),
     ],
