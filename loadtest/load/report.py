@@ -220,8 +220,13 @@ def run_of(run: Run, repeats: int, *, several: bool) -> str:
 
 
 def worst(runs: Iterable[Run]) -> Run:
-    """Return the run that oversold most; of equal ones, that with the longest waits."""
-    return max(runs, key=lambda run: (int(run["oversold"]), run.get("wait_ms", {}).get("p99", 0)))
+    """Return the run that oversold most, else undersold most; of equal ones, the slowest."""
+
+    def badness(run: Run) -> tuple[int, int, float]:
+        wait = run.get("wait_ms", {}).get("p99", 0.0)
+        return run["oversold"], run.get("undersold", 0), wait
+
+    return max(runs, key=badness)
 
 
 def title(backend: str, name: str) -> str:

@@ -9,7 +9,7 @@ from django.utils import translation
 from loadtest.kernel.params import PlanError
 from loadtest.load.buyers import Outcome
 from loadtest.load.plan import Plan
-from loadtest.load.report import headline, met, sentence, spreads, words
+from loadtest.load.report import headline, met, sentence, spreads, words, worst
 from loadtest.load.verdict import expected, figures, percentile, with_controls
 from shop.administration.audit import StockAudit
 
@@ -158,6 +158,15 @@ def test_sentence_in_both_languages() -> None:
         assert (
             sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。使用 Redis 锁：正好卖出 5 件。"
         )
+
+
+def test_worst_run_of_a_guard_is_the_one_that_lost_units() -> None:
+    """Charts show it: an undersold run must not hide behind an exact one with longer waits."""
+    exact = {"oversold": 0, "undersold": 0, "wait_ms": {"p99": 90.0}}
+    undersold = {"oversold": 0, "undersold": 1, "wait_ms": {"p99": 9.0}}
+    oversold = {"oversold": 1, "undersold": 0, "wait_ms": {"p99": 9.0}}
+    assert worst([exact, undersold]) == undersold
+    assert worst([exact, undersold, oversold]) == oversold
 
 
 def test_spread_of_runs_has_the_same_decimals_in_a_column() -> None:
