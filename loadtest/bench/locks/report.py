@@ -119,9 +119,19 @@ class Locks(Benchmark):
         """Return the systems by family."""
         return sorted(report["systems"], key=itemgetter("family"))
 
+    def wrong(self, report: Row) -> Iterator[str]:
+        """Yield the locks of this library that failed."""
+        yield from _left_out(report, is_ours=True)
+
     def notes(self, report: Row) -> Iterator[str]:
-        """Yield the systems that were left out, with the reasons."""
-        yield from (f"{row['line']}: {row['why']}" for row in report["systems"] if row["why"])
+        """Yield the other systems that were left out, with the reasons."""
+        yield from _left_out(report, is_ours=False)
+
+
+def _left_out(report: Row, *, is_ours: bool) -> Iterator[str]:
+    for row in report["systems"]:
+        if row["why"] and (row["role"] == "ours") is is_ours:
+            yield f"{row['line']}: {row['why']}"
 
 
 def _compare(lines: Lines) -> None:

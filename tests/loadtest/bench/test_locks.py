@@ -13,6 +13,7 @@ from devservers.process_pool import PoolFailed, ProcessPool, StartGate, shared_t
 from devservers.programs import required
 from loadtest.bench.locks import runner
 from loadtest.bench.locks.measure import Turn, figures, killed_holder
+from loadtest.bench.locks.report import Locks
 from loadtest.bench.locks.systems import SYSTEMS, Handle, System
 from loadtest.bench.services import Usage
 from tests.loadtest.lab import lab
@@ -102,6 +103,16 @@ def test_every_backend_has_a_floor_and_a_peer():
     roles = {(system.family, system.role) for system in SYSTEMS}
     families = {family for family, _ in roles}
     assert roles == {(family, role) for family in families for role in ("floor", "ours", "peer")}
+
+
+@pytest.mark.parametrize(("role", "is_ok"), [("ours", False), ("peer", True)])
+def test_only_a_lock_of_this_library_that_fails_is_wrong(role, is_ok):
+    """Other libraries may not be installed."""
+    failed = {"line": "redis", "role": role, "why": "failed: no grant within 20 s"}
+    report = {"missing": {}, "systems": [failed]}
+    assert Locks().is_ok(report) is is_ok
+    shown = [*Locks().wrong(report), *Locks().notes(report)]
+    assert shown == ["redis: failed: no grant within 20 s"]
 
 
 @pytest.mark.parametrize(
