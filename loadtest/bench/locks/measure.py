@@ -214,7 +214,10 @@ def killed_holder(system: System, name: str) -> float:
 
 
 def patient_waiter(system: System, name: str, requests: Requests) -> Usage:
-    """Return the requests of one waiter in `LONG_WAIT` seconds without a release."""
+    """Return the requests of a waiter that has queued up, in `LONG_WAIT` seconds without a release.
+
+    Those with which it has joined the queue, in the first `QUEUE_UP` seconds, do not count.
+    """
 
     def wait(handle: Handle) -> None:
         if handle.acquire(LONG_WAIT):
