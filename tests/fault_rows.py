@@ -1,4 +1,4 @@
-"""The rows of the fault suite, and what its tests inject and observe.
+"""The rows of the fault suite, and what its tests inject.
 
     @pytest.mark.faults(row=5, backend="redis", xf=True)
     def test_a_crash_without_persistence(...)
@@ -7,14 +7,13 @@
 (`devservers.base.injected_faults`); a marked test that passes without an injected fault fails.
 Where the test itself is the fault, as with a second release, the marker names it: `fired="..."`.
 `backend` names the backend where no parameter of the test does; `xf` marks a test that expects two
-holders and fails without them. `audit_sale` here is that of the shop, and records what it found.
+holders and fails without them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,6 @@ SUITE: dict[str, dict[str, Any]] = {
 SLACK = 5.0
 """Seconds that a loaded machine may add to a promised time; `lab endure` prints the figures."""
 
-_outcomes: Counter[str] = Counter()
-
 
 def rows() -> dict[str, tuple[str, str]]:
     """Return fault and guarantee of each row of docs/reference/faults.md."""
@@ -58,25 +55,6 @@ def rows() -> dict[str, tuple[str, str]]:
 def record_fault(description: str) -> None:
     """Count a fault that the test itself has injected."""
     injected_faults[description] += 1
-
-
-def record_outcome(description: str) -> None:
-    """Count what a fault led to."""
-    _outcomes[description] += 1
-
-
-def audit_sale(*, sale: Any) -> Any:
-    """Audit a sale and record the result."""
-    from shop.administration import audit
-
-    found = audit.audit_sale(sale=sale)
-    if found.oversold:
-        record_outcome("oversold by naive")
-    else:
-        record_outcome("audit ok" if found.ok else "audit in between")
-    if found.stale_writes_refused:
-        record_outcome("stale write refused")
-    return found
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -94,7 +72,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if marker is None:
         return (yield)
     injected_faults.clear()
-    _outcomes.clear()
     try:
         result = yield
     finally:
@@ -107,7 +84,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             "xf": marker.kwargs.get("xf", False),
             "test": item.nodeid,
             "fired": injected,
-            "seen": dict(_outcomes),
         }
         item.user_properties.append(("faults", facts))
     assert injected, "no fault was injected"
@@ -147,4 +123,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             injected = sum(sum(facts["fired"].values()) for facts in runs)
             counts = f"{held} of {len(runs)} ok, {injected} faults injected"
             terminalreporter.line(f"{row:>2}  {fault}: {guarantee} ({counts})")
-    terminalreporter.line(f"Each test, with what it injected and observed: {file}")
+    terminalreporter.line(f"Each test, with what it injected: {file}")

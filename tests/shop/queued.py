@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
+from shop.administration.audit import audit_sale
 from shop.errors import ShopError
 from shop.models import Sale, User
 from shop.platform import redis
@@ -13,7 +14,6 @@ from shop.reservations import consumer, store
 from shop.reservations.reconciliation import reconcile
 from shop.reservations.reserve import Queued, reservation_status, reserve
 from shop.sales.purchase_request import PurchaseRequest
-from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, a_sale, fresh
 
 

@@ -14,7 +14,6 @@ from devservers.faults.waiting import until
 from shop.errors import ServiceUnavailable
 from shop.models import User
 from shop.platform.redis import command
-from tests.fault_rows import record_outcome
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
 from waiting_room.service import join, place_of, record_of, reset, status_of
@@ -59,7 +58,6 @@ def test_no_acknowledged_place_is_lost_when_redis_is_killed(redis) -> None:
     until(lambda: status_of(sale=room.sale).state == "before", "Redis")
     for customer, position in acknowledged.items():
         assert place_of(sale=room.sale, customer_id=customer).position == position
-    record_outcome("acknowledged places kept")
     seen = status_of(sale=room.sale).joined
     assert len(acknowledged) <= seen <= len(acknowledged) + 4, "at most a reply per thread is lost"
     assert join(sale=room.sale, customer_id=10**6).position == seen + 1
@@ -97,7 +95,6 @@ def test_room_without_its_data_stays_closed_until_the_reset(settings, mode) -> N
             assert status_of(sale=room.sale).state == "unavailable"
         with pytest.raises(ServiceUnavailable):
             record_of(room=service.room_of(sale=room.sale))
-        record_outcome("closed")
         reset(room=room, reason="Redis was lost", staff=staff)
         again = join(sale=room.sale, customer_id=2)
         assert again.position == first.position == (1 if mode == "arrival" else None)

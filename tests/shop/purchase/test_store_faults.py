@@ -20,9 +20,10 @@ from inventory.models import Stock
 from locking import locks
 from locking.testing.calls import within
 from shop.administration import alerts
+from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale
 from shop.reservations import consumer
-from tests.fault_rows import audit_sale, record_fault, record_outcome
+from tests.fault_rows import record_fault
 from tests.shop.making import a_sale, buy, put_in_force, signed_in
 from tests.shop.queued import a_queued_sale, ask, assert_sound, consume, status
 from tests.shop.reservations.conftest import hasty
@@ -61,7 +62,6 @@ def told_to_come_back(sale: Sale, client: Client) -> None:
     assert Stock.objects.get(sale=sale).quantity == sale.stock.quantity
     assert not Order.objects.exists()
     assert not CustomerQuota.objects.exists()
-    record_outcome("503")
 
 
 def sold_after_all(sale: Sale, client: Client) -> None:
@@ -83,7 +83,6 @@ def test_row_16_client_stopped_inside_its_transaction(processes, sale, li, monke
         with within(BOUND):
             response = buy(li, sale)
     assert response.status_code == 503
-    record_outcome("503")
     stopped.finish()
     connection.close()
     sold_after_all(sale, li)

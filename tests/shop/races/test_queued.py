@@ -7,10 +7,10 @@ import pytest
 
 from devservers import Redis
 from devservers.faults import waiting
+from shop.administration.audit import audit_sale
 from shop.models import CustomerQuota, Order, RejectedReservation, Sale, User
 from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
-from tests.fault_rows import audit_sale
 from tests.shop.making import a_sale, fresh, put_in_force
 from tests.shop.queued import ask, assert_sound, status
 from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form, at_once, outcomes

@@ -16,9 +16,9 @@ from devservers.faults.waiting import until
 from inventory.models import Stock, StockMovement
 from locking import locks, policy
 from locking.models import LockPolicy, LockPolicyChange
+from shop.administration.audit import audit_sale
 from shop.models import Sale
 from shop.purchase import admission, tokens
-from tests.fault_rows import audit_sale
 from tests.shop.making import a_sale, put_in_force
 from tests.shop.races.race_worker import RaceWorker, a_form, at_once, outcomes
 

@@ -13,6 +13,7 @@ from devservers.faults.waiting import until
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
 from inventory.statements import Statement
+from shop.administration.audit import audit_sale
 from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
 from shop.orders.service import cancel_order
@@ -25,7 +26,6 @@ from shop.reservations.reconciliation import (
     load,
     reconcile,
 )
-from tests.fault_rows import audit_sale
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
 from tests.shop.queued import (

@@ -10,7 +10,6 @@ import pytest
 from devservers import Redis, start_all, stop_all
 from inventory.models import Product
 from inventory.stock import create_stock
-from tests.fault_rows import record_outcome
 from tests.verification.mutants.mutants import MUTANTS
 from verification.interleavings.runner import searched
 from verification.interleavings.worlds import Stores
@@ -55,7 +54,6 @@ def test_mutant_is_found(
     MUTANTS[program][mutant](monkeypatch)
     found = searched(program, LIMIT, stores, until_violation=True)
     assert found.violation
-    record_outcome(f"{mutant}: {found.violation} in run {found.first} of {program}")
 
 
 @pytest.mark.long
