@@ -101,9 +101,12 @@ class Purchase(Benchmark):
         return report | {"lines": [*lines.values()], "targets": met(targets, lines)}
 
     def wrong(self, report: Row) -> Iterator[str]:
-        """Yield the breaches of all ledgers."""
+        """Yield the breaches of all ledgers, and the lines of which no answer counts."""
         for row in report["lines"]:
             yield from (f"{row['line']}: {breach}" for breach in row["breaches"])
+            if not row["per_second"]:
+                answers = self.columns["answers"][1](row["answers"])
+                yield f"{row['line']}: only {answers}"
 
     def notes(self, report: Row) -> Iterator[str]:
         """Yield a remark if the shop was faster than the load that was prepared for it."""

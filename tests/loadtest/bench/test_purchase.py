@@ -28,9 +28,15 @@ def test_order_without_ledger_entry_is_a_breach(line):
     broken = " ".join(found())
     assert "3 initial != 3 available + 1 held" in broken
     assert "1 orders, 0 acknowledged" in broken
-    told = {"lines": [{"line": "direct", "breaches": [broken]}], "missing": {}}
+    told = {"lines": [{"line": "direct", "breaches": [broken], "per_second": 1}], "missing": {}}
     assert not PURCHASE.is_ok(told)
     assert list(PURCHASE.wrong(told)) == [f"direct: {broken}"]
+
+
+def test_line_of_which_nothing_succeeded_is_wrong() -> None:
+    """Its p99 of 0 ms would meet every target."""
+    line = {"line": "direct", "breaches": [], "per_second": 0.0, "answers": {"busy": 900}}
+    assert [*PURCHASE.wrong({"lines": [line]})] == ["direct: only 900 busy"]
 
 
 def test_table_for_people_names_the_versions_of_each_store():
