@@ -156,6 +156,11 @@ class Campaign:
                 for workload, seen in self._marks.items()
                 for name in MARKS[workload]
                 if not seen[name] and seen["runs"] >= MARK_RUNS
+            ]
+            + [
+                f"{one['backend']}: faults"
+                for one in self.rows.values()
+                if not one["faults"] and one["runs"] >= MARK_RUNS
             ],
         }
 
