@@ -80,8 +80,12 @@ def judge(
 ) -> list[str]:
     """Add the answers of the phase to its report; return its breaches."""
     began = phase.pop("began")
+    # With the requests that the first fault found under way; the second one's belong to the first.
+    since = 0.0 if phase["fault"] == "slow" else began
     replies = {
-        what: [one for one in some if began <= one.ended and one.began < began + PHASE_SECONDS]
+        what: [
+            one for one in some if began <= one.ended and since <= one.began < began + PHASE_SECONDS
+        ]
         for what, some in (("browsing", views), ("buying", buys))
     }
     for what, some in replies.items():
