@@ -77,7 +77,7 @@ def install() -> None:
             tar = Path(folder, "debian.tar")
             kind = ["--variant=minbase", "--include=ca-certificates"]
             do("mmdebstrap", "--quiet", *kind, "bookworm", tar)
-            do("podman", "import", "-q", tar, "localhost/debian")
+            do("podman", "import", "-q", tar, "localhost/debian:bookworm")
 
 
 def images() -> list[str]:
