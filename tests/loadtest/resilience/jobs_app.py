@@ -51,7 +51,7 @@ runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as often as the schedule
 def _wait_at(gate: str, attempt: int) -> None:
     redis = Redis.from_url(settings.REDIS_URL)
     redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
-    redis.blpop([gate], timeout=GATE_TIMEOUT)
+    redis.blmove(gate, gate, GATE_TIMEOUT)  # the entry stays, for any number of redeliveries
 
 
 def _affect(task: str, when: str) -> None:

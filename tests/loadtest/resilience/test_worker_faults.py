@@ -111,7 +111,7 @@ class Broker:
 
     def open(self, gate: str) -> None:
         """Let all attempts at the gate continue, also later ones."""
-        self.redis.rpush(gate, *["go"] * 10)
+        self.redis.rpush(gate, "go")
 
 
 @pytest.fixture(scope="module")
