@@ -291,16 +291,14 @@ def test_refusal_of_a_view_is_not_stored(user) -> None:
     assert send(user, headers=KEY).status_code == 201
 
 
-@pytest.mark.parametrize("acts", [False, True])
-def test_refused_view_returns_the_faster_response(user, backend, acts) -> None:
-    """Also if the view refuses because its own response could not be stored."""
-
+@pytest.mark.parametrize("stores", [False, True])
+def test_refused_view_returns_the_faster_response(user, backend, stores) -> None:
     @idempotent
     def late(request, *, attempt: Attempt) -> HttpResponse:
         backend.backend.reset_after_fork()  # drops the lease
         send(user, headers=KEY)
         try:
-            return stored(attempt, HttpResponse("twice")) if acts else HttpResponse(status=409)
+            return stored(attempt, HttpResponse("twice")) if stores else HttpResponse(status=409)
         except IntegrityError:
             return HttpResponse("too late", status=409)
 
