@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from multiprocessing import parent_process
 from pathlib import Path
 
 
@@ -25,9 +26,11 @@ def with_parent_death_signal(command: Sequence[str]) -> list[str]:
 
 
 def die_with_parent() -> None:
-    """Make a forked child end with its parent, and restore its default SIGTERM handler."""
+    """Make a `multiprocessing` child end with its parent, and restore the default of SIGTERM."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if (parent := parent_process()) and os.getppid() != parent.pid:
+        os._exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

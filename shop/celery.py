@@ -3,8 +3,9 @@
 import os
 from typing import Any
 
+from billiard.process import current_process
 from celery import Celery
-from celery.signals import heartbeat_sent, worker_ready
+from celery.signals import heartbeat_sent, worker_process_init, worker_ready
 
 import shop.platform.logs  # noqa: F401 - request ids in messages
 from shop.platform import metrics
@@ -20,6 +21,16 @@ app.autodiscover_tasks()
 def _ready(**_: Any) -> None:
     metrics.serve_metrics()
     metrics.beat()
+
+
+@worker_process_init.connect
+def _end_without_parent(**_: Any) -> None:
+    """End a child whose worker died before Celery could ask Linux to end the child with it.
+
+    Two such children would wait for each other's end.
+    """
+    if os.getppid() != current_process()._parent_pid:
+        os._exit(1)
 
 
 @heartbeat_sent.connect

@@ -74,8 +74,10 @@ def judge(plan: Plan, folder: Path) -> Judgement:
     events = [*_undecided(history(folder), is_lost=False)]
     found, excludes = Judgement(), plan.excludes()
     if excludes:
-        # A database that loses the connection of a release may have executed it: LockLost, too.
-        known = [*_undecided(events, is_lost=plan.store.server in DATABASES)]
+        # Of LockLost, too: a database that loses the connection of a release may have executed it,
+        # and of RedLock's masters some, of which a claim needs no more to have a majority.
+        is_lost = plan.store.server in DATABASES or plan.backend == "redlock"
+        known = [*_undecided(events, is_lost=is_lost)]
         found.linearizable("exclusion", with_expiries(known), EXCLUSION.get(plan.workload, Lock()))
     # Where a lock may have ended unnoticed, a re-entry may still succeed.
     fences = plan.store.capabilities.fencing and (excludes or plan.workload != "reentrant")

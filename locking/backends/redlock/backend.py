@@ -186,7 +186,8 @@ class RedLockBackend(Backend):
     def release(self, claim: Claim, token: int) -> None:
         """Release the lock on every master and wait for a majority.
 
-        Without one, the release is repeated in the background.
+        Without one, the release is repeated in the background. A reply that comes after the lease
+        says that it was lost, although other masters may have executed the release in time.
         """
         tell = partial(self._tell, self._keep(claim, token), self._majority_timeout)
         try:

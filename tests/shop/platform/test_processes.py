@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -21,7 +22,7 @@ from ruamel.yaml import YAML
 
 from devservers import HOST, reserve_port
 from devservers.faults import waiting
-from devservers.process import is_stopped, with_parent_death_signal
+from devservers.process import is_stopped, process_state, with_parent_death_signal
 from loadtest.bench.purchase.web import WebServer
 from locking import locks
 from shop.models import Order
@@ -150,3 +151,53 @@ def test_web_server_finishes_the_purchase(database_url, monkeypatch) -> None:
         until(lambda: not web.is_running, "the end of the web")
     assert not is_held(name)
     assert Order.objects.get().status == "pending"
+
+
+ORPHANS = {
+    "celery": """
+import os, time
+from celery import platforms
+from shop.celery import app
+
+def late(signal, ask=platforms.set_pdeathsig):
+    print(os.getpid(), flush=True)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    ask(signal)
+
+parent, platforms.set_pdeathsig = os.getpid(), late
+app.worker_main(["--quiet", "worker", "--concurrency", "2"])
+""",
+    "multiprocessing": """
+import multiprocessing, os, time
+from devservers.process import die_with_parent
+
+def child():
+    print(os.getpid(), flush=True)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    die_with_parent()
+    time.sleep(1000)
+
+parent = os.getpid()
+for _ in range(2):
+    multiprocessing.get_context("fork").Process(target=child).start()
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, children stay")
+@pytest.mark.parametrize("kind", ORPHANS)
+def test_children_end_whose_parent_died_before_they_could_ask_for_that(kind: str) -> None:
+    environ = {**os.environ, **NO_BROKER}
+    command = [sys.executable, "-c", ORPHANS[kind]]
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        children = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    try:
+        until(lambda: {process_state(child) for child in children} <= {"", "Z"}, "their end")
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """The judges reject what the locks must not do, and accept what leases may do."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ def operation(
 PLAN = Plan(seed=1, backend="redis", workload="mutex", names=1, faults=())
 
 
-def violations(folder: Path, rows: list[Row]) -> list[str]:
+def violations(folder: Path, rows: list[Row], backend: str = "redis") -> list[str]:
     (folder / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [one.partition(":")[0] for one in judge(PLAN, folder).violations]
+    plan = replace(PLAN, backend=backend)
+    return [one.partition(":")[0] for one in judge(plan, folder).violations]
 
 
 A = operation("acquire", "a1", 0, 1, token=1, deadline=100)
@@ -70,6 +72,15 @@ def test_a_lease_ends_by_itself_but_not_before_its_deadline(
     found = violations(tmp_path, rows)
     assert found[: len(expected)] == expected
     assert bool(found) is bool(expected)
+
+
+def test_masters_may_execute_a_release_that_a_late_reply_reports_as_lost(tmp_path: Path) -> None:
+    """One master freed it, one had never granted it, and the third replied after the lease."""
+    rows = [*A, *operation("release", "a1", 2, 130, "fail", error="LockLost"), *B_EARLY]
+    assert violations(tmp_path, rows) == ["exclusion"]
+    assert violations(tmp_path, rows, "redlock") == []
+    early = operation("acquire", "b1", 0, 1, token=2, deadline=160)
+    assert violations(tmp_path, [*rows[:4], *early], "redlock") == ["exclusion"]
 
 
 def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
