@@ -126,7 +126,8 @@ def exclusion(run: Run) -> Iterator[Finding]:
 def tokens(run: Run) -> Iterator[Finding]:
     """Find tokens that were given twice, or that are not above those of earlier grants.
 
-    Earlier means: received before this one was requested, or over before this one began.
+    Earlier means: received before this one was requested, or over before this one began. A grant
+    without a deadline may have ended with its session before its caller learned of it.
     """
     lines: dict[tuple[str, str], list[Hold]] = defaultdict(list)
     for hold in run.holds:
@@ -140,7 +141,7 @@ def tokens(run: Run) -> Iterator[Finding]:
             marks = sorted((getattr(hold, done), hold.token) for hold in line)
             earlier.append((marks, [-math.inf, *accumulate((mark[1] for mark in marks), max)]))
         for hold in line:
-            since = (hold.asked,), (hold.begin,)
+            since = (hold.asked,), (hold.asked if hold.deadline is None else hold.begin,)
             tops = [
                 top[bisect_left(marks, at)] for (marks, top), at in zip(earlier, since, strict=True)
             ]
