@@ -31,7 +31,7 @@ NAMES = set(
         """
         Redis RedLock ZooKeeper MySQL MariaDB SQLite PostgreSQL Celery Django Prometheus Cookie
         Redisson Curator Sentinel Spring Java Stream etcd kazoo nginx asyncio Web CP Kleppmann
-        Python JSON CSV PNG JPEG WebP SVG HTML SQL LDAP UTC URL ID SHA GIL CPU MB KB ms English
+        Python JSON CSV PNG JPEG WebP SVG HTML SQL LDAP UTC URL ID IP SHA GIL CPU MB KB ms English
         INSERT UPDATE SELECT DELETE DEL SETNX EXPIRE SET NX PX PTTL EVALSHA SIGSTOP kill
         DECR INCR INCRBY EXISTS RPUSH LPOP XADD XDEL OK
         Lua Overloaded SoldOut ServiceUnavailable Martin Kleppmann Salvatore Sanfilippo

@@ -156,7 +156,7 @@ def test_sentence_in_both_languages() -> None:
     with translation.override("zh-hans"):
         assert headline(three) == "3 种组合：2 种超卖，1 种数量正确"
         assert (
-            sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。使用 Redis 锁：正好卖出 5 件。"
+            sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。Redis 锁：正好卖出 5 件。"
         )
 
 
