@@ -79,7 +79,7 @@ def run_once(
 
     It stands below the task's decorator. ttl: seconds after which the run of a dead worker is taken
     over (default: that of the lock). attempts: the number of attempts before a run fails; after an
-    error the next one starts after `backoff` seconds, then after twice as many, and so on. A
+    error the next one starts after `backoff` seconds (10 at least), then after twice as many. A
     message without a scheduled time is a run of its own. A direct call only calls the function.
     """
     if body is None:
