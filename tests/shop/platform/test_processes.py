@@ -160,7 +160,7 @@ from celery import platforms
 from shop.celery import app
 
 def late(signal, ask=platforms.set_pdeathsig):
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())
     while os.getppid() == parent:
         time.sleep(0.01)
     ask(signal)
@@ -173,7 +173,7 @@ import multiprocessing, os, time
 from devservers.process import die_with_parent
 
 def child():
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())
     while os.getppid() == parent:
         time.sleep(0.01)
     die_with_parent()
@@ -193,8 +193,10 @@ def test_children_end_whose_parent_died_before_they_could_ask_for_that(kind: str
     command = [sys.executable, "-c", ORPHANS[kind]]
     with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        children = [int(parent.stdout.readline()) for _ in range(2)]
-        parent.kill()
+        try:
+            children = [int(parent.stdout.readline()) for _ in range(2)]
+        finally:
+            parent.kill()
     try:
         until(lambda: {process_state(child) for child in children} <= {"", "Z"}, "their end")
     finally:
