@@ -29,7 +29,7 @@ def _end_without_parent(**_: Any) -> None:
 
     Two such children would wait for each other's end.
     """
-    if os.getppid() != current_process()._parent_pid:
+    if current_process()._parent_pid not in (None, os.getppid()):  # None: solo, without children
         os._exit(1)
 
 
