@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from django.db import Error, IntegrityError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    Error,
+    IntegrityError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
 from django.db.backends.utils import CursorWrapper
 
 from inventory.exceptions import OutcomeUnknown
@@ -18,8 +26,12 @@ from inventory.statements import MakeError, Statement
 # DO would ignore the error, and SELECT would add a result set to be read.
 MYSQL_CHECKED = "{}; SET @changed = EXP(IF(ROW_COUNT() >= {}, 0, 9999))"
 OUT_OF_RANGE = 1690
-# Django's cursor translates their errors only in the reply to the first statement of a message.
-MYSQL_CONSTRAINTS = (1048, 3819, 4025)
+MYSQL_ERRORS: dict[object, type[DatabaseError]] = {
+    # Django's cursor translates these only in the reply to the first statement of a message.
+    **dict.fromkeys((1048, 3819, 4025), IntegrityError),
+    # A missing column, table privilege or column privilege: as PostgreSQL classifies them.
+    **dict.fromkeys((1054, 1142, 1143), ProgrammingError),
+}
 POSTGRESQL_CHECKED = "WITH changed AS ({} RETURNING 1) SELECT 1 / (COUNT(*) / {}) FROM changed"
 DIVISION_BY_ZERO = "22012"
 
@@ -97,9 +109,15 @@ def in_one_message(statements: Sequence[Statement]) -> list[int]:
             is_known = _roll_back(cursor)
             if not is_known and isinstance(error, Error):
                 raise OutcomeUnknown(str(error)) from error
-            if isinstance(error, OperationalError) and error.args[0] in MYSQL_CONSTRAINTS:
-                raise IntegrityError(*error.args) from error
+            reclassify(error)
             raise
+
+
+def reclassify(error: BaseException) -> None:
+    """Raise the error with another class if MySQL's client library gives it a misleading one."""
+    kind = MYSQL_ERRORS.get(next(iter(error.args), None))
+    if kind and isinstance(error, OperationalError):
+        raise kind(*error.args) from error
 
 
 def _roll_back(cursor: CursorWrapper) -> bool:

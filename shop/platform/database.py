@@ -11,6 +11,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
 from django.db.backends.signals import connection_created
 
+from inventory.messages import reclassify
 from locking.backends.database.breaker import breaker_of, guarded, has_no_reply
 
 
@@ -48,4 +49,5 @@ def _execute(execute: Any, sql: str, params: Any, many: bool, context: dict[str,
                 context["cursor"].close()
         if breaker.is_open:
             connection.close()  # it may not survive the fault, which nothing would notice
+        reclassify(error)
         raise

@@ -14,8 +14,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
-from django.db import Error as DatabaseFailure
-from django.db import IntegrityError, OperationalError, connection
+from django.db import IntegrityError, InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from inventory.exceptions import OutOfStock, StaleFence
@@ -66,8 +65,8 @@ RECOVERY: dict[type[Exception], Recovery] = {
     IntegrityError: Recovery(tries_again=True, refusal=Overloaded),
     # A deadlock, or a lost reply: perhaps that of the COMMIT.
     OperationalError: Recovery(tries_again=True, refusal=ServiceUnavailable),
-    # A missing table or grant: nothing was written.
-    DatabaseFailure: Recovery(tries_again=False, refusal=ServiceUnavailable),
+    # The connection is closed: nothing was written.
+    InterfaceError: Recovery(tries_again=False, refusal=ServiceUnavailable),
     # Nothing was written: the lock was not obtained or was lost before, or the time is over.
     LockTimeout: Recovery(tries_again=False, refusal=Overloaded),
     LockLost: Recovery(tries_again=False, refusal=Overloaded),

@@ -1,6 +1,7 @@
 """Stores that refuse or do not respond, and a schema or grants that do not fit the code.
 
-A customer gets a 503 in bounded time, nothing changes, and the same form succeeds afterwards; no
+A customer gets a 503 in bounded time, or a 500 with a traceback in the log if the code asks for
+what the database does not have. Nothing changes, and the same form succeeds afterwards; no
 reservation of a queued sale is lost.
 """
 
@@ -11,7 +12,7 @@ from functools import partial
 
 import pytest
 import redis
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from django.test import Client
 
 from devservers import Redis
@@ -52,12 +53,12 @@ def li() -> Client:
     return signed_in(raise_request_exception=False)
 
 
-def told_to_come_back(sale: Sale, client: Client) -> None:
-    """Expect a 503 in time, with Retry-After, and no change."""
+def told_to_come_back(sale: Sale, client: Client, *, is_bug: bool = False) -> None:
+    """Expect a 503 in time, with Retry-After, or a 500 for a bug, and no change."""
     with within(BOUND):
         response = buy(client, sale)
-    assert response.status_code == 503
-    assert int(response["Retry-After"]) > 0
+    assert response.status_code == (500 if is_bug else 503)
+    assert is_bug or int(response["Retry-After"]) > 0
     assert "Traceback" not in response.text
     assert Stock.objects.get(sale=sale).quantity == sale.stock.quantity
     assert not Order.objects.exists()
@@ -167,6 +168,13 @@ def missing_table() -> AbstractContextManager[None]:
     )
 
 
+def missing_column() -> AbstractContextManager[None]:
+    return while_in_force(
+        ["ALTER TABLE shop_order RENAME COLUMN currency TO elsewhere"],
+        ["ALTER TABLE shop_order RENAME COLUMN elsewhere TO currency"],
+    )
+
+
 @contextmanager
 def revoked_insert() -> Iterator[None]:
     """The shop's user may do anything but add quotas."""
@@ -209,17 +217,36 @@ def answering(code: str, *, once: bool = False) -> Iterator[None]:
             assert cursor.fetchone()[0], "the trigger did not run"
 
 
-MISFITS = {"new column": new_column, "missing table": missing_table, "revoked": revoked_insert}
+BUGS = {
+    "missing column": missing_column,
+    "missing table": missing_table,
+    "revoked": revoked_insert,
+}
+MISFITS = {"new column": new_column, **BUGS}
 FAULTS = {**MISFITS, **{code: partial(answering, code) for code in HERE}}
 
 
 @pytest.mark.only("mysql", "postgresql")
 @pytest.mark.faults(row=17, backend="database")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_row_17_database_refuses(sale, li, fault) -> None:
+def test_row_17_database_refuses(sale, li, fault, caplog) -> None:
     with FAULTS[fault]():
-        told_to_come_back(sale, li)
+        told_to_come_back(sale, li, is_bug=fault in BUGS)
+    assert (fault in BUGS) == any(isinstance(one, ProgrammingError) for one in raised(caplog))
     sold_after_all(sale, li)
+
+
+def raised(caplog: pytest.LogCaptureFixture) -> list[BaseException | None]:
+    """Return the errors that the log shows with their traceback."""
+    return [one.exc_info[1] for one in caplog.records if one.exc_info]
+
+
+@pytest.mark.only("mysql", "postgresql")
+def test_page_that_reads_a_missing_column_is_a_bug_in_the_log(sale, li, caplog) -> None:
+    buy(li, sale)
+    with missing_column():
+        assert li.get("/orders/").status_code == 500
+    assert any(isinstance(one, ProgrammingError) for one in raised(caplog))
 
 
 @pytest.mark.only("mysql", "postgresql")
