@@ -7,13 +7,14 @@ import logging
 from contextlib import suppress
 from datetime import timedelta
 
-from django.db import Error
+from django.db import Error, transaction
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from inventory import stock
 from inventory.exceptions import OutOfStock
 from shop.catalogue.page_cache import invalidate
+from shop.mail.service import remind_again
 from shop.models import CustomerQuota, Order, Sale
 from shop.reservations import store
 from shop.reservations.reconciliation import reconcile_all
@@ -79,7 +80,11 @@ def open_now(*, sale: Sale) -> bool:
     """Open an upcoming sale; return False if it has opened or ended already."""
     now = timezone.now()
     waiting = Sale.objects.filter(pk=sale.pk, opens_at__gt=now, closes_at__gt=now)
-    return _changed(waiting.update(opens_at=now))
+    with transaction.atomic():
+        if is_opened := waiting.update(opens_at=now):
+            sale.opens_at = now
+            remind_again(sale=sale)
+    return _changed(is_opened)
 
 
 def close_now(*, sale: Sale) -> bool:

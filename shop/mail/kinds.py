@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     customer: str = "customer"
     """The fields of a row that `Message.about` and `Message.customer` refer to."""
     due: Callable[[datetime, datetime], QuerySet[Any]] | None = None
-    """Instead of `rows` when a message is written, if it costs too much to read again."""
+    """Instead of `rows` when a message is written."""
 
 
 def _unpaid(now: datetime, since: datetime) -> QuerySet[Order]:
@@ -65,8 +65,13 @@ def _refunded(now: datetime, since: datetime) -> QuerySet[Payment]:
 
 
 def _opening(now: datetime, since: datetime) -> QuerySet[Reminder]:
-    soon = {"sale__opens_at__gt": now, "sale__opens_at__lte": now + OPENING_LEAD}
-    return Reminder.objects.filter(sale__product__is_listed=True, **soon)
+    """Return the reminders of sales that open soon, or have just opened: staff may do that."""
+    times = now - OPENING_LEAD, now + OPENING_LEAD
+    return Reminder.objects.filter(sale__product__is_listed=True, sale__opens_at__range=times)
+
+
+def _opening_soon(now: datetime, since: datetime) -> QuerySet[Reminder]:
+    return _opening(now, since).filter(sale__opens_at__gt=now)
 
 
 def _resets(now: datetime, since: datetime) -> QuerySet[Message]:
@@ -88,7 +93,7 @@ def sale_path(reminder: Reminder) -> str:
 kinds = {
     "reset": Kind(_resets, _reset_path, about="about"),
     "unpaid": Kind(_unpaid, Order.get_absolute_url),
-    "opening": Kind(_opening, sale_path, about="sale"),
+    "opening": Kind(_opening, sale_path, about="sale", due=_opening_soon),
     "refund": Kind(_refunded, lambda row: row.order.get_absolute_url(), customer="order__customer"),
     "paid": Kind(_paid, Order.get_absolute_url),
     "shipped": Kind(_shipped, Order.get_absolute_url),

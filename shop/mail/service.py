@@ -56,8 +56,12 @@ def remind(*, sale: Sale, customer: User) -> None:
 
 
 def remind_again(*, sale: Sale) -> None:
-    """Write again to those who want a reminder of the sale: it opens at another time."""
+    """Write again to those who want a reminder of the sale: it opens at another time, or now."""
     Message.objects.filter(kind="opening", about=sale.pk).delete()
+    if sale.opens_at <= timezone.now():
+        asked = Reminder.objects.filter(sale=sale).values_list("customer", flat=True)
+        new = [Message(kind="opening", about=sale.pk, customer_id=customer) for customer in asked]
+        Message.objects.bulk_create(new, ignore_conflicts=True)
 
 
 def has_reminder(*, sale: Sale, customer: User) -> bool:

@@ -150,12 +150,22 @@ def test_new_opening_leads_to_another_reminder(inbox: Inbox, li: User, amy: Clie
     ask_for_a_reminder(li)
     assert [send_mail(), send_mail()] == [1, 0]
     sale = Sale.objects.get()
-    for minutes, count in ((20, 0), (8, 1)):
+    for minutes, count in ((20, 0), (8, 1), (-1, 1)):
         opens_at = timezone.localtime() + timedelta(minutes=minutes)
         form = {"price": "9.90", "limit_per_customer": 5, **times(opens_at, sale.closes_at)}
         saved = amy.post(f"/admin/shop/sale/{sale.pk}/change/", form)
         assert saved.status_code == 302, saved.text
         assert send_mail() == count
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_staff_who_open_a_sale_remind_its_customers(inbox, li, amy, is_early) -> None:
+    remind(sale=a_sale(opens_in=1800 if is_early else 300), customer=li)
+    assert send_mail() == (0 if is_early else 1)
+    chosen = {"action": "open_now", "_selected_action": [Sale.objects.get().pk]}
+    amy.post("/admin/shop/sale/", chosen)
+    remind(sale=Sale.objects.get(), customer=User.objects.create(email="late@example.com"))
+    assert [send_mail(), send_mail()] == [1, 0]
 
 
 def test_reminder_waits_while_its_page_is_hidden(inbox: Inbox, li: User) -> None:
