@@ -37,7 +37,7 @@ REFRESH = 5
 RECORD_FRESH, RECORD_MAX_AGE = 5.0, 60.0
 """Seconds for which a process keeps the record, which takes a second for 100,000 people."""
 DRAWN_MAX_AGE = 300
-"""Seconds for which what the draw has decided may be kept: until a reset by staff is noticed."""
+"""Seconds for which drawn positions may be kept; a reset after the draw leads to no others."""
 UNAVAILABLE = "unavailable"
 AWAY = ("before", "shuffling", "waiting")
 """The views whose visitors may leave, and are called by email."""
@@ -144,8 +144,8 @@ def status(request: HttpRequest, slug: str) -> HttpResponse:
 @public_page
 def record(request: HttpRequest, slug: str) -> HttpResponse:
     """Return the record of the draw. Raise NotFound or ServiceUnavailable."""
-    found = _record_of(cached_sale(slug=slug))
-    return _shared(found, max_age=DRAWN_MAX_AGE if found["seed"] else 1)
+    # After a reset, the record of the earlier draw would not pass the check of a new page.
+    return _shared(_record_of(cached_sale(slug=slug)), max_age=1)
 
 
 @public_page
