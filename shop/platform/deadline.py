@@ -25,7 +25,7 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """True once HARD_DEADLINE has passed: no store operation may start."""
+        """True once HARD_DEADLINE has passed: a purchase begins no write, a page reads less."""
         return not self.left(settings.HARD_DEADLINE)
 
 

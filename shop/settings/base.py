@@ -327,8 +327,8 @@ LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
 """Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
 with the time it takes to detect an unavailable store (1 s) these are two seconds."""
 HARD_DEADLINE = env.float("HARD_DEADLINE", default=1.3)
-"""Seconds since the request arrived; no store operation starts after it. Longer than LOCK_TIMEOUT:
-with a store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""
+"""Seconds from its arrival after which a purchase begins no write. Longer than LOCK_TIMEOUT: with a
+store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""
 MAX_ATTEMPTS = 3
 """Attempts to write an order; a deadlock, a stale fence or a concurrent form of the same customer
 leads to the next attempt."""
