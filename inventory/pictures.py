@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 from io import BytesIO
 from typing import Any
 
@@ -76,7 +77,7 @@ def encode(file: UploadedFile) -> ContentFile[bytes]:
         raise ValidationError(
             _("The picture has more than %(limit)s million pixels."), "pixels", limit
         ) from None
-    except (OSError, SyntaxError, ValueError):  # each decoder has errors of its own
+    except (OSError, SyntaxError, ValueError, struct.error):  # each decoder has errors of its own
         raise ValidationError(
             _("The file is not a JPEG, PNG or WebP picture, or it is damaged."), "invalid_image"
         ) from None

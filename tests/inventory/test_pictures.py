@@ -78,6 +78,7 @@ NOT_ACCEPTED = {
     "GIF": (encoded("GIF"), "not a JPEG"),
     "empty": (b"", "empty"),
     "damaged": (encoded("JPEG", (400, 400), quality=95)[:1500], "damaged"),
+    "cut EXIF": (encoded("PNG", exif=b"Exif\0\0II*\0"), "damaged"),
     "too many pixels": (BOMB, "25 million pixels"),
     "too large": (encoded("PNG") + bytes(8_000_000), "8 MB"),
 }
