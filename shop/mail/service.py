@@ -61,7 +61,7 @@ def remind_again(*, sale: Sale) -> None:
     if sale.opens_at <= timezone.now():
         asked = Reminder.objects.filter(sale=sale).values_list("customer", flat=True)
         new = [Message(kind="opening", about=sale.pk, customer_id=customer) for customer in asked]
-        Message.objects.bulk_create(new, ignore_conflicts=True)
+        Message.objects.bulk_create(new, BATCH, ignore_conflicts=True)
 
 
 def has_reminder(*, sale: Sale, customer: User) -> bool:
