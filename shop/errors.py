@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from django.conf import settings
-from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
+from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import render
 from django.template import loader
@@ -252,7 +252,7 @@ UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
 # Not ProgrammingError and DataError: a missing column, or a value that does not fit, is a bug.
 MISFIT = (IntegrityError, InternalError)
 STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
-UNCHECKED = (ValueError, LookupError, OverflowError)
+UNCHECKED = (ValueError, LookupError, OverflowError, DataError)
 """Errors of the admins of Django and Celery Beat, which do not check all ids, numbers and names."""
 
 

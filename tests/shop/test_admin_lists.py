@@ -99,7 +99,11 @@ def test_number_above_64_bits_is_no_error(amy) -> None:
 
 
 def test_what_an_admin_does_not_check_is_refused(amy, orders) -> None:
-    """Django takes any number for a year, and Celery Beat looks for a name that was too long."""
+    """Django takes any number for a year, and Celery Beat looks for a name that was too long.
+
+    PostgreSQL accepts no NUL in a text, the other databases do.
+    """
+    assert amy.get("/admin/shop/order/?status=a%00b").status_code < 500
     assert amy.get("/admin/shop/order/?created_at__year=99999").status_code == 400
     form = {"name": "x", "task": "x" * 201, "args": "[]", "kwargs": "{}"}
     assert amy.post("/admin/django_celery_beat/periodictask/add/", form).status_code == 400
