@@ -13,7 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from django.conf import settings
-from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
+from django.db import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import render
 from django.template import loader
@@ -248,9 +255,10 @@ PROBLEM, PROBLEM_TYPE = "application/problem+json", "tag:flash-sale.example,2026
 VERBS = ("buy", "pay", "payment", "cancel", "refund", "answer", "join", "address", "remind")
 """Last parts of URLs to which the form of the page above them is posted."""
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockError)
-# During a release, columns may exist that the running code does not fill, or a server is read-only.
-# Not ProgrammingError and DataError: a missing column, or a value that does not fit, is a bug.
-MISFIT = (IntegrityError, InternalError)
+# During a release, tables, columns and privileges may be missing, and columns may exist that the
+# running code does not fill; a server may be read-only. The same request may succeed later.
+# Not DataError: a value that does not fit its column is a bug of the shop, and fails each time.
+MISFIT = (ProgrammingError, IntegrityError, InternalError)
 STORE_ERRORS = (*UNAVAILABLE, *MISFIT)
 UNCHECKED = (ValueError, LookupError, OverflowError, DataError)
 """Errors of the admins of Django and Celery Beat, which do not check all ids, numbers and names."""

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun
-from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from redis.exceptions import RedisError
 
@@ -69,7 +69,7 @@ class ExpectedErrors(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a store error that was logged less than a second ago.
 
-        Errors of a database that does not fit the code keep their traceback.
+        The errors in MISFIT keep their traceback, because the cause may be a statement of the shop.
         """
         if record.name.startswith("django.security"):
             record.exc_info = None
@@ -78,7 +78,7 @@ class ExpectedErrors(logging.Filter):
         if record.name == "django.request":
             record.args = args = tuple(_RESET.sub("***", str(one)) for one in args)
         is_503 = getattr(record, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE
-        is_misfit = isinstance(error, (ProgrammingError, *MISFIT))
+        is_misfit = isinstance(error, MISFIT)
         is_down = any(isinstance(one, UNAVAILABLE) for one in (error, *args))
         if not (is_503 or is_down or is_misfit):
             return True
