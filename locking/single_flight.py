@@ -38,7 +38,7 @@ from django.core.cache import BaseCache, caches
 from locking import metrics
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
-from locking.lease import Lock
+from locking.lease import Lease, Lock
 from locking.names import BUILD_PREFIX, ReservedName, check_name, is_number
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
@@ -241,10 +241,10 @@ class _Request:
         lock = self.home._lock(self.key)
         wait = 0.0 if entry else max(0.0, self.deadline - time.monotonic())
         try:
-            is_acquired = lock.acquire(timeout=wait)
+            lease = lock.lease if lock.acquire(timeout=wait) else None
         except LockError:  # above all LockUnavailable: a value matters more than a single build
             return self._build(lookup)
-        if not is_acquired:
+        if lease is None:
             if entry is None:
                 raise self._timed_out()
             return _serve(self.key, entry)
@@ -252,12 +252,14 @@ class _Request:
             again = self.home._look_up(self.key, self.stale)
             if again.entry and again.entry.is_fresh():
                 return _serve(self.key, again.entry, waited=entry is None)
-            return self._build(again, lock)
+            return self._build(again, lease)
         finally:
-            with suppress(LockError):  # a builder whose lease expired has its value all the same
-                lock.release()
+            lease.forget()
+            with suppress(RuntimeError):  # no more threads: the lock is free after its ttl
+                # The caller has its value, and needs no reply.
+                lease.backend.helper.submit(lease.release)
 
-    def _build(self, lookup: Lookup, lock: Lock | None = None) -> Any:
+    def _build(self, lookup: Lookup, lease: Lease | None = None) -> Any:
         """Build and keep the value; if the build fails, return the stale one if there is one."""
         started = time.monotonic()
         self._under_way().append(self.key)
@@ -272,7 +274,6 @@ class _Request:
         finally:
             self._under_way().pop()
         metrics.built(self.key, time.monotonic() - started)
-        lease = lock.lease if lock else None
         if lease and lease.lost:  # another builder has taken over and stores a newer value
             return value
         return self._keep(value, lookup, self.stale)

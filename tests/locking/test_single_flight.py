@@ -15,9 +15,11 @@ from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from devservers.process_pool import ProcessPool
 from locking import LockMisuse, LockTimeout, locks, metrics, refresh
+from locking.backends.redis.scripts import RELEASE
 from locking.refresh import SharedCalls
 from locking.single_flight import SingleFlight
 from locking.threads import start_thread
+from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.held_call import HeldCall, unexpected
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
@@ -25,7 +27,6 @@ UNREACHABLE = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
 """A ttl that has expired when the call returns."""
 KEPT = {"ttl": 60.0, "stale": 60.0}
-EXPIRED = {"ttl": AT_ONCE, "stale": 60.0}
 
 
 @pytest.fixture
@@ -39,6 +40,16 @@ def flight() -> Iterator[SingleFlight]:
 def other() -> SingleFlight:
     """A second instance, as in another process: it shares only the cache and the lock."""
     return SingleFlight(CACHE="default", LOCK="redis")
+
+
+class CountingProxy(InterceptingProxy):
+    """Counts the messages of clients."""
+
+    sent = 0
+
+    def _send_request(self, *request: Any) -> None:
+        self.sent += 1
+        super()._send_request(*request)
 
 
 @pytest.fixture
@@ -55,6 +66,12 @@ def begun(
     builder = threads.submit(flight.get_or_build, key, build, **KEPT)
     build.wait_until_started()
     return builder, build
+
+
+def expired(flight: SingleFlight, key: str, value: object) -> None:
+    """Keep a value that is not fresh, with a free lock: nobody waits for its release."""
+    flight.get_or_build(key, lambda: value, ttl=AT_ONCE, stale=60.0)
+    until(lambda: not locks["redis"].backend.holders(f"build:{key}"), "the release")
 
 
 def waiters() -> int:
@@ -84,7 +101,7 @@ def test_value_older_than_stale_is_built_again(flight):
 
 
 def test_others_get_the_stale_value_during_a_build(flight, other, threads):
-    flight.get_or_build("stale:1", lambda: "old", **EXPIRED)
+    expired(flight, "stale:1", "old")
     builder, build = begun(threads, flight, "stale:1", "new")
     assert flight.get_or_build("stale:1", unexpected, **KEPT) == "old"
     assert other.get_or_build("stale:1", unexpected, **KEPT) == "old"
@@ -110,6 +127,24 @@ def test_caller_without_a_value_waits_for_the_builder(flight, other, threads, se
     outcomes = counted("wait:1")
     # A caller that looked up the value after the build has not waited.
     assert outcomes["wait"] + outcomes.get("hit", 0) == 3
+
+
+def test_value_is_built_again_in_four_round_trips(settings):
+    with Redis() as redis, CountingProxy(redis.port) as proxy:
+        there = {"LOCATION": f"redis://{proxy.url}"}
+        settings.CACHES = {"default": settings.CACHES["default"] | there}
+        settings.LOCKS = {"redis": settings.LOCKS["redis"] | there}
+        flight = SingleFlight(LOCK="redis", LOCK_TTL=60.0)
+        for number in range(2):  # the second time, the server has the scripts
+            expired(flight, "trips:1", number)
+        release, before = proxy.hold_request(RELEASE.sha.encode()), proxy.sent
+        assert flight.get_or_build("trips:1", lambda: "new", **KEPT) == "new"
+        release.is_held.wait(WAIT_TIMEOUT)
+        # Lookup, lock, lookup under the lock, value; and a release that nobody waits for.
+        assert proxy.sent - before == 5
+        assert locks["redis"].backend.holders("build:trips:1")
+        release.deliver()
+        until(lambda: not locks["redis"].backend.holders("build:trips:1"), "the release")
 
 
 def test_threads_share_a_lookup_until_invalidation(flight, threads):
@@ -142,7 +177,7 @@ def test_builder_without_its_lease_does_not_store(flight):
 
 
 def test_failed_build_keeps_the_stale_value(flight, caplog):
-    flight.get_or_build("fails:1", lambda: "old", **EXPIRED)
+    expired(flight, "fails:1", "old")
     assert flight.get_or_build("fails:1", lambda: 1 / 0, **KEPT) == "old"
     assert "serving the stale value" in caplog.text
     assert flight.get_or_build("fails:1", lambda: "new", **KEPT) == "new"
@@ -205,7 +240,7 @@ def is_interrupted_at(line: int, calls: SharedCalls[str, str]) -> bool:
 
 @pytest.mark.parametrize("is_invalidated", [True, False])
 def test_build_from_before_invalidation_is_not_served(flight, other, threads, is_invalidated):
-    flight.get_or_build("shop:1", lambda: "before that", **EXPIRED)
+    expired(flight, "shop:1", "before that")
     builder, build = begun(threads, flight, "shop:1", "read before the change")
     if is_invalidated:  # the control shows that the late value is served otherwise
         other.invalidate("shop", "another")

@@ -16,7 +16,7 @@ from django.core.cache import caches
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from devservers.process_pool import PoolFailed, ProcessPool
 from locking.single_flight import SingleFlight
-from tests.locking.test_single_flight import EXPIRED, KEPT
+from tests.locking.test_single_flight import KEPT, expired
 
 PROCESSES, THREADS = 4, 50
 _fork = multiprocessing.get_context("fork")
@@ -70,7 +70,7 @@ def test_row_22_cold_key_is_built_once(real):
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
 def test_row_22_expired_key_is_built_once_without_waiting(real):
-    real.get_or_build("expired:1", lambda: "old", **EXPIRED)
+    expired(real, "expired:1", "old")
 
     def read(readers: Readers) -> object:
         # The builder waits for all the others, so these cannot wait for it.
@@ -108,7 +108,7 @@ def test_row_22_killed_builder_is_replaced_after_its_lease(settings, has_old):
     ttl, key = 1.0, f"killed:{has_old}"
     flight = SingleFlight(CACHE="default", LOCK="redis", LOCK_TTL=ttl, TIMEOUT=WAIT_TIMEOUT)
     if has_old:
-        flight.get_or_build(key, lambda: "old", **EXPIRED)
+        expired(flight, key, "old")
     started = _fork.Array("d", 4)
 
     def build() -> str:
