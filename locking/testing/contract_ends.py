@@ -174,7 +174,9 @@ class Ends(ContractBase):
                 take_over(taker, giver.owner, token - (1 << 30))  # of an earlier grant
             grant = take_over(taker, giver.owner, token)
             assert grant.token > token, "a late write of the giver would not be refused"
-            assert take_over(taker, giver.owner, token).token == grant.token  # after a lost reply
+            taker.ttl = 60  # again, after a lost reply
+            again = take_over(taker, giver.owner, token)
+            assert again.token == grant.token
             for call in (
                 lambda: locks.backend.extend(giver, token, 0.1),
                 lambda: locks.backend.release(giver, token),
@@ -184,6 +186,7 @@ class Ends(ContractBase):
                     call()
             (seen,) = locks.backend.holders(name)
             assert (seen.owner, seen.count) == (taker.owner, 1)
+            assert again.deadline < time.monotonic() + (seen.expires_in or 0) + 1
             assert seen.waiters in (1, None), "the waiter lost its place"
             locks.backend.release(taker, grant.token)
         locks.backend.release(patient, waiter.result().token)

@@ -187,17 +187,17 @@ class DatabaseBackend(DatabaseLocks):
         """Continue, as `claim.owner`, the grant that `owner` handed over; raise LockLost."""
         key, ttl = digest(claim.name), int(claim.ttl * SECOND)
         values = {"key": key, "ttl": ttl, "owner": claim.owner, "sender": owner, "token": token}
-        started = time.monotonic()
 
-        def take(session: Session) -> int | None:
+        def take(session: Session) -> Grant:
+            started = time.monotonic()
             if (found := session.token(session.sql.take_over, values)) is not None:
-                return found
+                return Grant(found, started + claim.ttl)
             row = read(session, claim.name)  # the reply of an earlier attempt may be lost
-            return row.token if row and row.owner == claim.owner and row.left > 0 else None
+            if row is None or row.owner != claim.owner or row.left <= 0:
+                raise claim.lost()
+            return Grant(row.token, started + row.left / SECOND)
 
-        if (found := self.pool.call(take)) is None:
-            raise claim.lost()
-        return Grant(found, started + claim.ttl)
+        return self.pool.call(take)
 
     def _update(
         self, claim: Claim, kind: str, reply_within: float = RESPONSE_TIMEOUT, **values: int

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 from django.db import transaction
@@ -11,6 +12,7 @@ from devservers.faults.waiting import until
 from locking import LockLost, LockMisuse, LockUnavailable, lock, locks
 from locking.handler import begin_work, end_work
 from locking.lease import TakenOver
+from tests.locking.backends.memory_store import MemoryBackend
 from tests.locking.calls import acquired
 from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, unavailable
@@ -55,6 +57,25 @@ def test_task_that_is_cancelled_while_it_takes_over_leaves_no_grant(backend) -> 
     asyncio.run(main())
     until(lambda: not backend.inspect(), "the release")
     assert not backend.held
+
+
+def test_take_over_without_a_reply_is_repeated_by_its_caller(backend) -> None:
+    with backend.lock("a") as lease:
+        ticket = lease.hand_over()
+    taken, other = (backend.take_over(ticket) for _ in range(2))
+    store = backend.backend
+
+    def without_reply(*asked: object) -> None:
+        MemoryBackend.take_over(store, *asked)
+        raise LockUnavailable
+
+    with patch.object(store, "take_over", without_reply), pytest.raises(LockUnavailable):
+        taken.acquire()
+    with pytest.raises(LockLost):
+        other.acquire()
+    with taken as again:
+        assert again.owner in taken.holder_names()
+    assert not backend.inspect()
 
 
 @pytest.mark.parametrize(
