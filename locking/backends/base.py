@@ -122,7 +122,11 @@ class Backend(ABC):
         from now. Raise LockLost unless `owner` holds the lock with that token and depth 0. A second
         call of the same claim, after a lost reply, returns its grant.
         """
-        raise LockMisuse(f"{self.alias!r} cannot hand over a lease: use database or redis.")
+        raise self.no_hand_over()
+
+    def no_hand_over(self) -> LockMisuse:
+        """Return the error for a store that cannot hand over a lease."""
+        return LockMisuse(f"{self.alias!r} cannot hand over a lease: use database or redis.")
 
     async def aacquire(self, claim: Claim, timeout: float) -> Grant | None:
         """Acquire the lock for an asyncio task; cancelling the task leaves no trace.

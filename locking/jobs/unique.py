@@ -104,6 +104,8 @@ def unique(
     path = task.module_path if is_django else task.name
     name, alias = storable(f"{UNIQUE_PREFIX}{path}:{key}"), using or policy_settings()["BACKEND"]
     message = str(uuid4()) if is_django else options.setdefault("task_id", str(uuid4()))
+    if not locks[alias].capabilities.hands_over:
+        raise locks[alias].backend.no_hand_over()
     while isinstance(lease := _acquire(alias, name, message, ttl=queued_for), Claim):
         if first := _message_of(lease):  # else it ended a moment ago
             return None if is_django else task.AsyncResult(first)

@@ -276,9 +276,7 @@ class Lease:
         ttl, unless `lock.take_over(ticket)` continues it. Raise LockMisuse if the store cannot.
         """
         if not self.backend.capabilities.hands_over:
-            raise LockMisuse(
-                f"{self.backend.alias!r} cannot hand over a lease: use database or redis."
-            )
+            raise self.backend.no_hand_over()
         if self.claim.slots is not None:
             raise LockMisuse(f"{self.name!r} is shared: only a plain lock can be handed over.")
         if self.count > 1:

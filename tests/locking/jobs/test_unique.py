@@ -229,12 +229,16 @@ def test_message_that_could_not_be_sent_frees_the_key(job: Job, monkeypatch) -> 
     assert not locks["redis"].held
 
 
-def test_task_and_backend_that_cannot_be_unique_are_refused(job: Job) -> None:
+@pytest.mark.parametrize("alias", ["process", pytest.param("zookeeper", marks=pytest.mark.stores)])
+def test_task_and_backend_that_cannot_be_unique_are_refused(
+    job: Job, alias: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(alias)
     with pytest.raises(LockMisuse, match="put @unique_task below"):
         unique(job.send, "k")
     with pytest.raises(LockMisuse, match="cannot hand over"):
-        job.send(using="process")
-    assert not locks["process"].inspect()
+        job.send(using=alias)
+    assert not locks[alias].inspect()
 
 
 @pytest.mark.django_db(transaction=True)
