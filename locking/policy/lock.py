@@ -86,8 +86,10 @@ class PolicyLock(Lock):
             max_age = DRAIN_PAUSE
 
     def holder_names(self) -> set[str]:
-        """Ask the active backend for the owners of this name."""
-        return self._lock(policy.current().backend).holder_names()
+        """Ask the backend that grants it, or that still holds it in a switch, for its owners."""
+        seen = policy.current()
+        alias = seen.backend if seen.grants(self.name) else policy.stored_policy().backend
+        return self._lock(alias).holder_names()
 
     def patience(self) -> Steps[float]:
         """Return the lock's timeout, or that of the active backend."""
