@@ -17,7 +17,7 @@ from locking.lease.steps import Call
 
 
 class TakenOver(StoreLock):
-    """A lock whose acquisition continues the grant of a ticket; after LockUnavailable, try again."""
+    """A lock whose acquisition continues a grant; after LockUnavailable, it may be tried again."""
 
     def __init__(self, table: LeaseTable, ticket: Ticket, **options: Unpack[LockOptions]) -> None:
         options.setdefault("ttl", ticket["ttl"])
