@@ -26,8 +26,9 @@ def no_keys_left(request: pytest.FixtureRequest) -> Iterator[None]:
     from locking.handler import locks
 
     def held() -> set[tuple[str, str, str]]:
-        found = [(alias, one) for alias in locks for one in locks[alias].inspect()]
-        return {(one.name, alias, one.owner) for alias, one in found}
+        stores = [locks[alias] for alias in locks]  # after the releases that nobody waits for:
+        asked = [(each.alias, each.backend.helper.submit(each.inspect)) for each in stores]
+        return {(one.name, alias, one.owner) for alias, reply in asked for one in reply.result()}
 
     if "lock_clock" in request.fixturenames:
         request.getfixturevalue("lock_clock")  # it must outlive this fixture
