@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from django.conf import settings
 from django.core.cache import BaseCache, caches
@@ -39,7 +40,7 @@ from locking import metrics
 from locking.exceptions import LockError, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.lease import Lease, Lock
-from locking.names import BUILD_PREFIX, ReservedName, check_name, is_number
+from locking.names import BUILD_PREFIX, ReservedName, check_name, is_number, storable
 from locking.policy.lock import PolicyLock
 from locking.refresh import SharedCalls
 
@@ -48,8 +49,6 @@ logger = logging.getLogger("locking")
 DEFAULTS = {"CACHE": "default", "LOCK": None, "LOCK_TTL": 2.0, "TIMEOUT": 5.0}
 CACHE_PAUSE = 1.0
 """Seconds for which a process does not use a cache that has failed."""
-ENTRY, VERSION = "value:{}", "version:{}"
-"""Names in the cache, by key and by namespace."""
 
 T = TypeVar("T")
 
@@ -133,7 +132,7 @@ class SingleFlight:
 
         Call it after the commit. While the cache is down, its values stay until they are too old.
         """
-        versions = {VERSION.format(namespace): secrets.token_hex(8) for namespace in namespaces}
+        versions = {_cached("version", namespace): secrets.token_hex(8) for namespace in namespaces}
         try:
             self._cache.set_many(versions, timeout=None)
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
@@ -147,7 +146,8 @@ class SingleFlight:
     def _look_up(self, key: str, stale: float) -> Lookup:
         if time.monotonic() < self._cache_paused_until:
             return Lookup(None, is_up=False)
-        entry_name, version_name = ENTRY.format(key), VERSION.format(key.partition(":")[0])
+        entry_name = _cached("value", key)
+        version_name = _cached("version", key.partition(":")[0])
         try:
             found = self._cache.get_many((entry_name, version_name))
             if (version := found.get(version_name)) is None:  # new, or evicted by the cache
@@ -171,7 +171,7 @@ class SingleFlight:
             return
         try:
             # Whole seconds: some caches support no others, and 0 would delete the value.
-            self._cache.set(ENTRY.format(key), kept, timeout=math.ceil(seconds))
+            self._cache.set(_cached("value", key), kept, timeout=math.ceil(seconds))
         except Exception as error:  # noqa: BLE001 - each cache has errors of its own
             self._pause_cache(error)
 
@@ -283,6 +283,11 @@ class _Request:
             entry = Entry(value, time.time() + self.ttl, lookup.version)
             self.home._store(self.key, entry, self.ttl + stale)
         return value
+
+
+def _cached(kind: str, name: str) -> str:
+    """Return a name in the cache that also Memcached accepts."""
+    return f"{kind}:{storable(quote(name, safe=':/'))}"
 
 
 def _lock_name(key: str) -> ReservedName:

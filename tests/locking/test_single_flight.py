@@ -375,6 +375,17 @@ def test_value_is_stored_while_the_lock_is_down(gone, settings):
     assert flight.get_or_build("lone:1", unexpected, **KEPT) == "built"
 
 
+def test_every_cache_accepts_the_names_of_values(settings):
+    """Django warns of a name that Memcached refuses, and the warning is an error here."""
+    key = "two words:and more"
+    settings.CACHES = {"local": {"BACKEND": LOCMEM, "LOCATION": "names"}}
+    flight = SingleFlight(CACHE="local", LOCK="process")
+    assert flight.get_or_build(key, lambda: "built", **KEPT) == "built"
+    assert flight.get_or_build(key, unexpected, **KEPT) == "built"
+    flight.invalidate("two words")
+    assert flight.get_or_build(key, lambda: "again", **KEPT) == "again"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_lock_of_the_policy_is_used_without_an_alias():
     flight = SingleFlight(CACHE="default", LOCK=None)
