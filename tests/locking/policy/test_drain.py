@@ -51,17 +51,18 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
         assert switch(backend="new").backend == "new"
 
 
-def test_holder_that_others_wait_for_is_seen_in_the_old_backend(old) -> None:
+def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old) -> None:
     held = lock("a")
     with held, old.lock("b"):
         switch(backend="new", wait=False)
         assert held.locked()
-        until(lambda: switching._advance(row()) or row().still_held == ["a", "b"], "the hand-over")
+        finishing = apart(finish_switch)
+        until(lambda: row().still_held == ["a", "b"], "the hand-over")
         until(lambda: policy.current().backend == "new", "the read")
         assert held.owned()
         assert lock("b").locked()
         assert not lock("c").locked()
-    assert finish_switch().backend == "new"
+    assert finishing.result(WAIT_TIMEOUT).backend == "new"
     assert not held.locked()
 
 
