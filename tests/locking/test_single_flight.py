@@ -131,9 +131,11 @@ def test_caller_without_a_value_waits_for_the_builder(flight, other, threads, se
 
 def test_value_is_built_again_in_four_round_trips(settings):
     with Redis() as redis, CountingProxy(redis.port) as proxy:
-        there = {"LOCATION": f"redis://{proxy.url}"}
-        settings.CACHES = {"default": settings.CACHES["default"] | there}
-        settings.LOCKS = {"redis": settings.LOCKS["redis"] | there}
+        url, patient = f"redis://{proxy.url}", {"SOCKET_TIMEOUT": WAIT_TIMEOUT}
+        settings.LOCKS = {"redis": {**settings.LOCKS["redis"], "LOCATION": url, "OPTIONS": patient}}
+        cache = settings.CACHES["default"]
+        options = {**cache["OPTIONS"], "socket_timeout": WAIT_TIMEOUT}
+        settings.CACHES = {"default": {**cache, "LOCATION": url, "OPTIONS": options}}
         flight = SingleFlight(LOCK="redis", LOCK_TTL=60.0)
         for number in range(2):  # the second time, the server has the scripts
             expired(flight, "trips:1", number)
