@@ -76,7 +76,7 @@ def current(max_age: float | None = None, timeout: float | None = None) -> Polic
         return found
     timeout = READ_TIMEOUT if timeout is None else timeout
     try:
-        return found.result(timeout)
+        return found.result(min(timeout, threading.TIMEOUT_MAX))
     except TimeoutError:
         raise _slow(timeout) from None
 

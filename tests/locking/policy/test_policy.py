@@ -1,6 +1,7 @@
 """Reading the active policy, and the effects of a switch."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,6 +54,12 @@ def test_callers_use_the_previous_policy_during_a_read(apart, monkeypatch) -> No
     assert policy.current(60) is stale, "it waited for the read"
     read.end()
     until(lambda: policy.current(60) is not stale, "the value of the read")
+
+
+def test_read_may_take_as_long_as_the_caller_wants_to_wait(transactional_db) -> None:
+    policy.invalidate()
+    with lock("a", timeout=sys.maxsize) as lease:  # more than a thread can wait
+        assert lease.epoch
 
 
 def test_slow_read_for_one_task_does_not_delay_another(transactional_db, monkeypatch) -> None:
