@@ -21,11 +21,11 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
-from locking import policy
 from locking.backends.database.sql import digest
 from locking.backends.mysql_session import GALERA
 from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
 from locking.handler import locks
+from locking.policy.lock import PolicyLock
 
 logger = logging.getLogger("locking")
 
@@ -105,8 +105,8 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _lease(name: str, backend: str | None, timeout: float | None) -> Iterator[Callable[[], bool]]:
     """Hold a lock of LOCKS. The block gets a function that returns whether it is held."""
-    store = locks[backend or policy.current().backend]
-    with store.lock(name, timeout=math.inf if timeout is None else timeout) as lease:
+    make = locks[backend].lock if backend else PolicyLock
+    with make(name, timeout=math.inf if timeout is None else timeout) as lease:
         yield lambda: not lease.lost
 
 

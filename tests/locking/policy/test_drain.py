@@ -13,6 +13,7 @@ from django.utils import timezone
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import Lock, LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
 from locking.lease import LockStore
+from locking.management import run
 from locking.models import LockPolicy, LockPolicyChange
 from locking.names import ReservedName
 from locking.policy import active, cancel_switch, finish_switch, switch, switching
@@ -51,7 +52,7 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
         assert switch(backend="new").backend == "new"
 
 
-def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old) -> None:
+def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old, monkeypatch) -> None:
     held = lock("a")
     with held, old.lock("b"):
         switch(backend="new", wait=False)
@@ -62,6 +63,9 @@ def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old) -> N
         assert held.owned()
         assert lock("b").locked()
         assert not lock("c").locked()
+        monkeypatch.setattr(run, "OWN_LOCKS", {})  # as on SQLite
+        with pytest.raises(LockTimeout):
+            run.run("b", ["true"], backend=None, timeout=0.0)
     assert finishing.result(WAIT_TIMEOUT).backend == "new"
     assert not held.locked()
 
