@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.core.cache import caches
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from devservers.process_pool import PoolFailed, ProcessPool
+from locking import locks
 from locking.single_flight import SingleFlight
+from tests.locking.held_call import unexpected
 from tests.locking.test_single_flight import KEPT, expired
 
 PROCESSES, THREADS = 4, 50
@@ -87,6 +90,26 @@ def test_row_22_expired_key_is_built_once_without_waiting(real):
     got = readers.run(read)
     assert readers.builds.value == 1
     assert (got.count("new"), got.count("old")) == (1, PROCESSES * THREADS - 1)
+
+
+def test_caller_with_an_outdated_lookup_does_not_build(real):
+    """It saw the old value, and gets the lock just after another process has built the new one."""
+    expired(real, "late:1", "old")
+    cache, lookups = caches["default"], list[object]()
+    get_many = cache.get_many
+
+    def look_up_and_pause(names: object) -> object:
+        found = get_many(names)
+        lookups.append(names)
+        if len(lookups) == 1:
+            assert another_process.get_or_build("late:1", lambda: "new", **KEPT) == "new"
+            until(lambda: not locks["redis"].backend.holders("build:late:1"), "the release")
+        return found
+
+    another_process = SingleFlight(CACHE="default", LOCK="redis")
+    with patch.object(cache, "get_many", look_up_and_pause):
+        assert real.get_or_build("late:1", unexpected, **KEPT) == "new"
+    assert len(lookups) == 4
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
