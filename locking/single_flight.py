@@ -26,12 +26,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from django.conf import settings
 from django.core.cache import BaseCache, caches
@@ -91,6 +92,8 @@ class SingleFlight:
         # By version: a caller that comes after `invalidate` must not join a build from before it.
         self._builds: SharedCalls[tuple[str, str | None], Any] = SharedCalls()
         self._lookups: SharedCalls[str, Lookup] = SharedCalls()
+        self._releases = WeakValueDictionary[str, Future[None]]()
+        """By key: a release that is under way, for which its builder has not waited."""
         self._cache_paused_until = 0.0
         self._building = threading.local()
         """`keys`: those that this thread builds now, each inside of the one before."""
@@ -239,9 +242,11 @@ class _Request:
         if not lookup.is_up:
             return self._build(lookup)
         lock = self.home._lock(self.key)
-        wait = 0.0 if entry else max(0.0, self.deadline - time.monotonic())
+        if release := self.home._releases.pop(self.key, None):
+            wait([release], self.home._option("LOCK_TTL"))
+        patience = 0.0 if entry else max(0.0, self.deadline - time.monotonic())
         try:
-            lease = lock.lease if lock.acquire(timeout=wait) else None
+            lease = lock.lease if lock.acquire(timeout=patience) else None
         except LockError:  # above all LockUnavailable: a value matters more than a single build
             return self._build(lookup)
         if lease is None:
@@ -256,8 +261,8 @@ class _Request:
         finally:
             lease.forget()
             with suppress(RuntimeError):  # no more threads: the lock is free after its ttl
-                # The caller has its value, and needs no reply.
-                lease.backend.helper.submit(lease.release)
+                release = lease.backend.helper.submit(lease.release)
+                self.home._releases[self.key] = release
 
     def _build(self, lookup: Lookup, lease: Lease | None = None) -> Any:
         """Build and keep the value; if the build fails, return the stale one if there is one."""

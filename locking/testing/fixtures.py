@@ -26,7 +26,7 @@ def no_keys_left(request: pytest.FixtureRequest) -> Iterator[None]:
     from locking.handler import locks
 
     def held() -> set[tuple[str, str, str]]:
-        stores = [locks[alias] for alias in locks]  # after the releases that nobody waits for:
+        stores = [locks[alias] for alias in locks]  # after releases that are left to their threads:
         asked = [(each.alias, each.backend.helper.submit(each.inspect)) for each in stores]
         return {(one.name, alias, one.owner) for alias, reply in asked for one in reply.result()}
 

@@ -26,7 +26,7 @@ LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 UNREACHABLE = "redis://127.0.0.1:1/0"
 AT_ONCE = 1e-6
 """A ttl that has expired when the call returns."""
-KEPT = {"ttl": 60.0, "stale": 60.0}
+KEPT, EXPIRED = {"ttl": 60.0, "stale": 60.0}, {"ttl": AT_ONCE, "stale": 60.0}
 
 
 @pytest.fixture
@@ -69,13 +69,14 @@ def begun(
 
 
 def expired(flight: SingleFlight, key: str, value: object) -> None:
-    """Keep a value that is not fresh, with a free lock: nobody waits for its release."""
-    flight.get_or_build(key, lambda: value, ttl=AT_ONCE, stale=60.0)
+    """Keep a value that is not fresh, with a free lock."""
+    flight.get_or_build(key, lambda: value, **EXPIRED)
+    until_released(key)
+
+
+def until_released(key: str) -> None:
+    """Wait for the release of a build's lock, for which its caller has not waited."""
     until(lambda: not locks["redis"].backend.holders(f"build:{key}"), "the release")
-
-
-def waiters() -> int:
-    return sum(held.waiters or 0 for held in locks["redis"].inspect())
 
 
 def counted(key: str) -> dict[str, int]:
@@ -142,11 +143,11 @@ def test_value_is_built_again_in_four_round_trips(settings):
         release, before = proxy.hold_request(RELEASE.sha.encode()), proxy.sent
         assert flight.get_or_build("trips:1", lambda: "new", **KEPT) == "new"
         release.is_held.wait(WAIT_TIMEOUT)
-        # Lookup, lock, lookup under the lock, value; and a release that nobody waits for.
+        # Lookup, lock, lookup under the lock, value; and a release without a wait.
         assert proxy.sent - before == 5
         assert locks["redis"].backend.holders("build:trips:1")
         release.deliver()
-        until(lambda: not locks["redis"].backend.holders("build:trips:1"), "the release")
+        until_released("trips:1")
 
 
 def test_threads_share_a_lookup_until_invalidation(flight, threads):
@@ -264,7 +265,7 @@ def test_later_caller_does_not_join_an_outdated_build(flight, threads):
     builder, build = begun(threads, flight, "join:1", "before")
     flight.invalidate("join")
     late = threads.submit(flight.get_or_build, "join:1", lambda: "after", **KEPT)
-    until(lambda: waiters() == 1, "a second builder")
+    until(lambda: [one.waiters for one in locks["redis"].inspect()] == [1], "a second builder")
     build.end()
     assert builder.result(WAIT_TIMEOUT) == "before"
     assert late.result(WAIT_TIMEOUT) == "after"

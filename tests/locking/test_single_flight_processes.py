@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from unittest.mock import patch
 
@@ -18,8 +18,8 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from devservers.process_pool import PoolFailed, ProcessPool
 from locking import locks
 from locking.single_flight import SingleFlight
-from tests.locking.held_call import unexpected
-from tests.locking.test_single_flight import KEPT, expired
+from tests.locking.held_call import HeldCall
+from tests.locking.test_single_flight import EXPIRED, KEPT, expired, until_released
 
 PROCESSES, THREADS = 4, 50
 _fork = multiprocessing.get_context("fork")
@@ -103,13 +103,29 @@ def test_caller_with_an_outdated_lookup_does_not_build(real):
         lookups.append(names)
         if len(lookups) == 1:
             assert another_process.get_or_build("late:1", lambda: "new", **KEPT) == "new"
-            until(lambda: not locks["redis"].backend.holders("build:late:1"), "the release")
+            until_released("late:1")
         return found
 
     another_process = SingleFlight(CACHE="default", LOCK="redis")
     with patch.object(cache, "get_many", look_up_and_pause):
-        assert real.get_or_build("late:1", unexpected, **KEPT) == "new"
+        assert real.get_or_build("late:1", lambda: "again", **KEPT) == "new"
     assert len(lookups) == 4
+
+
+def test_next_build_of_the_same_process_waits_for_the_release(real):
+    backend, held = locks["redis"].backend, HeldCall()
+
+    def release(*lease: Any) -> None:
+        held()
+        type(backend).release(backend, *lease)
+
+    with patch.object(backend, "release", release), ThreadPoolExecutor(1) as thread:
+        assert real.get_or_build("next:1", lambda: "old", **EXPIRED) == "old"
+        with patch("locking.single_flight.wait", side_effect=wait) as waits:
+            after = thread.submit(real.get_or_build, "next:1", lambda: "new", **KEPT)
+            until(lambda: waits.called, "the wait")
+            held.end()
+            assert after.result(WAIT_TIMEOUT) == "new"
 
 
 @pytest.mark.faults(row=22, backend="redis", fired="200 readers")
