@@ -16,9 +16,10 @@ import redis as client
 from devservers import Redis
 from devservers.faults.clock import Clock
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockUnavailable
+from locking import LockLost, LockUnavailable
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.pool import redis_breaker
+from locking.backends.redis.scripts import RELEASE
 from locking.claims import Claim
 from locking.names import SEMAPHORE_PREFIX
 from locking.testing.calls import until_available, within
@@ -286,6 +287,19 @@ def test_grant_whose_reply_is_lost_is_withdrawn(
     assert direct.inspect()
     proxy.accept()
     until(lambda: not direct.inspect(), "the lock being released")
+
+
+def test_break_whose_reply_is_lost_is_reported_as_done(
+    server: Redis, proxy: InterceptingProxy, connect: Connect
+) -> None:
+    far = connect(f"redis://{proxy.url}/0", SOCKET_TIMEOUT=10.0)
+    take(far).release()  # sends the script
+    held = take(connect(server.url))
+    proxy.losing = re.compile(RELEASE.sha.encode())
+    assert far.break_lock("n")
+    assert proxy.lost_replies == 1
+    with pytest.raises(LockLost):
+        held.release()
 
 
 def assert_refused(backend: RedisBackend, word: str) -> None:
