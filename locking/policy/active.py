@@ -51,6 +51,8 @@ class Policy:
     """True during a switch."""
     still_held: frozenset[str] | None = frozenset()
     """Names that the old backend may still hold; None stands for all names."""
+    old: str = ""
+    """The backend that may still hold them."""
     unchanged_since: float = math.inf
     """Time after this process first read the switch in this state."""
 
@@ -111,6 +113,7 @@ def _read() -> Policy:
         epoch=row.epoch,
         read_at=read_at,
         draining=draining,
+        old=row.backend,
         still_held=None if draining and not is_handed_over else frozenset(row.still_held or ()),
         unchanged_since=first_seen(row),
     )

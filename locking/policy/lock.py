@@ -88,7 +88,9 @@ class PolicyLock(Lock):
     def holder_names(self) -> set[str]:
         """Ask the backend that grants it, or that still holds it in a switch, for its owners."""
         seen = policy.current()
-        alias = seen.backend if seen.grants(self.name) else policy.stored_policy().backend
+        if not seen.grants(self.name):
+            seen = policy.current(0.0)  # by now, the new backend may grant it
+        alias = seen.backend if seen.grants(self.name) else seen.old
         return self._lock(alias).holder_names()
 
     def patience(self) -> Steps[float]:

@@ -1,5 +1,6 @@
 """A switch waits for the holders of the old backend; new callers wait for the switch."""
 
+import asyncio
 import threading
 import time
 from contextlib import nullcontext
@@ -52,6 +53,10 @@ def test_switch_does_not_wait_for_keys_in_flight_and_rebuilds(old) -> None:
         assert switch(backend="new").backend == "new"
 
 
+async def is_locked(name: str) -> bool:
+    return lock(name).locked()
+
+
 def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old, monkeypatch) -> None:
     held = lock("a")
     with held, old.lock("b"):
@@ -62,6 +67,7 @@ def test_holder_that_others_wait_for_is_seen_in_the_old_backend(apart, old, monk
         until(lambda: policy.current().backend == "new", "the read")
         assert held.owned()
         assert lock("b").locked()
+        assert asyncio.run(is_locked("b"))
         assert not lock("c").locked()
         monkeypatch.setattr(run, "OWN_LOCKS", {})  # as on SQLite
         with pytest.raises(LockTimeout):
