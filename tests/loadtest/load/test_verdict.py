@@ -155,9 +155,7 @@ def test_sentence_in_both_languages() -> None:
     assert sentence(some) == "Without a lock: 8 sold of 5 in stock.", "an oversell is not hidden"
     with translation.override("zh-hans"):
         assert headline(three) == "3 种组合：2 种超卖，1 种数量正确"
-        assert (
-            sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。Redis 锁：正好卖出 5 件。"
-        )
+        assert sentence([RUN, exact]) == "无锁：库存 5 件，卖出 8 件。Redis 锁：正好卖出 5 件。"
 
 
 def test_worst_run_of_a_guard_is_the_one_that_lost_units() -> None:
