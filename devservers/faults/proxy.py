@@ -31,7 +31,7 @@ class Proxy:
     """Seconds by which the next COMMIT of SQL is delayed, once."""
     late_commits = 0
     losing: re.Pattern[bytes] | None = None
-    """The next request that matches is forwarded, but its reply is lost, with the connection."""
+    """The next request that matches is forwarded, but its reply is lost, with its connection."""
     lost_replies = 0
 
     def __init__(
@@ -47,7 +47,9 @@ class Proxy:
         self._requests, self._replies = threading.Event(), threading.Event()
         self.resume()
         self._open: list[socket.socket] = []
-        self._is_refusing = self._is_reply_due = False
+        self._is_refusing = False
+        self._loser: socket.socket | None = None
+        """The client whose next reply is lost."""
         self._listener = socket.create_server(listen)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{listen[0]}:{self.port}"
@@ -179,12 +181,12 @@ class Proxy:
             self.late_commits += 1
             time.sleep(delay)
         if self.losing and self.losing.search(data):
-            self.losing, self._is_reply_due = None, True
+            self.losing, self._loser = None, source
         sink.sendall(data)
 
     def _send_reply(self, sink: socket.socket, data: bytes) -> None:
-        if self._is_reply_due:
-            self._is_reply_due = False
+        if sink is self._loser:
+            self._loser = None
             self.lost_replies += 1
             injected_faults["Proxy reply lost"] += 1
             raise ConnectionResetError  # both ends are closed

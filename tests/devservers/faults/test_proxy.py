@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -98,6 +99,18 @@ def test_held_traffic_arrives_whole_after_its_client_has_gone(
     assert direct.get("k") is None
     proxy.resume()
     assert until(lambda: direct.get("k"), "the late request") == value
+
+
+def test_lost_reply_is_that_of_the_request(proxy: InterceptingProxy, direct: client.Redis) -> None:
+    """Not one to another connection of the client, such as that of a heartbeat."""
+    with open_connection(proxy) as waiting, open_connection(proxy) as other:
+        proxy.losing = re.compile(b"BLPOP")
+        waiting.sendall(b"BLPOP k 0\r\n")
+        until(lambda: proxy.losing is None, "the request")
+        other.sendall(b"PING\r\n")
+        assert other.recv(100) == b"+PONG\r\n"
+        direct.rpush("k", "v")
+        assert (waiting.recv(100), proxy.lost_replies) == (b"", 1)
 
 
 def test_connection_is_refused_while_the_server_is_down() -> None:
