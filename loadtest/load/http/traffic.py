@@ -26,7 +26,7 @@ def send_traffic(url: str) -> None:
     sale = open_sale(name, BUYERS, product="lab-traffic", open_for=length, is_listed=False)
     buyers: list[Buyer] = []
     try:
-        buyers = sign_in(BUYERS, "lab-traffic")
+        buyers = sign_in(BUYERS, name)  # accounts of its own, not those of customers
         forms = requests(buyers, f"{sale.get_absolute_url()}buy/", sale)
         sent = paced(forms, PER_SECOND, at_once=AT_ONCE)
         port, host = address.port or 80, address.hostname or ""
