@@ -46,6 +46,11 @@ class StartGate:
 class PoolFailed(RuntimeError):
     """A process of the pool raised an error; the message ends with its traceback."""
 
+    @property
+    def reason(self) -> str:
+        """The last line of the message."""
+        return str(self).strip().rpartition("\n")[2]
+
 
 def _run(work: Callable[[int], object], number: int, out: Connection) -> None:
     die_with_parent()

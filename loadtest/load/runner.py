@@ -108,7 +108,7 @@ def _run(
             passes_on=expires_in_pause and plan.processes > 1,
         )
     except PoolFailed as error:
-        return not_run(plan, str(error).rstrip().rpartition("\n")[2])
+        return not_run(plan, error.reason)
     faults = [one.name for one in injections]
     if plan.fault != "none" and faults.count(plan.fault) < plan.strikes:
         often = f" {plan.strikes} times" if plan.strikes > 1 else ""

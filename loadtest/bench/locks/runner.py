@@ -67,7 +67,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
                 try:
                     figures = _round(system) if step < steps else _once(system)
                 except PoolFailed as failed:
-                    why[system.name] = _reason(failed)
+                    why[system.name] = failed.reason
                 else:
                     emit("round", line=system.name, round=figures)
     for system in systems:
@@ -85,10 +85,6 @@ def _name() -> str:
     return f"bench-{next(_serial)}"
 
 
-def _reason(failed: PoolFailed) -> str:
-    return str(failed).strip().splitlines()[-1]
-
-
 def _why_not(system: System) -> str:
     """Return why a free lock of this system is not granted; nothing if it is."""
 
@@ -100,7 +96,7 @@ def _why_not(system: System) -> str:
         with ProcessPool(work) as pool:
             pool.results()
     except PoolFailed as failed:
-        return _reason(failed)
+        return failed.reason
     return ""
 
 

@@ -19,7 +19,8 @@ from typing import Any, Self
 
 from django.db import DatabaseError, connections, transaction
 
-from devservers.process_pool import ProcessPool
+from devservers.process_pool import PoolFailed, ProcessPool
+from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, clear_away
 from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, send_requests
@@ -95,7 +96,10 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
         # The processes fork: they must not share connections.
         connections.close_all()
         locks.close()
-        report = _drive(asked, forms, lambda done: progress(SENDING, done, asked.attempts))
+        try:
+            report = _drive(asked, forms, lambda done: progress(SENDING, done, asked.attempts))
+        except PoolFailed as error:
+            raise ExperimentFailed(f"The load on http://{host} ended: {error.reason}") from error
         # Fewer are sent once every buyer has won.
         progress(SENDING, report["attempts"], report["attempts"])
         if sale.is_queued:

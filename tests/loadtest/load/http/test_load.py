@@ -106,6 +106,15 @@ def test_visitors_do_not_find_the_sale_of_a_load_test(db):
     assert [*Product.objects.all()] == [listed.product]
 
 
+def test_traffic_that_fails_leaves_no_sale_and_every_customer(db):
+    """Also one with such a name, who has ordered nothing yet."""
+    customer = User.objects.create(username="lab-traffic-0")
+    with pytest.raises(ConnectionRefusedError):
+        traffic.send_traffic("http://127.0.0.1:1/")
+    assert [*User.objects.all()] == [customer]
+    assert not Sale.objects.exists()
+
+
 def test_traffic_whose_buyers_cannot_sign_in_leaves_no_sale(db, monkeypatch):
     def fail(*_):
         raise DatabaseError("too many connections")
@@ -143,16 +152,28 @@ def test_bad_arguments_change_nothing(words, message, db):
     assert not Sale.objects.exists()
 
 
-def test_server_that_is_no_shop_is_named_and_no_sale_stays(db):
+@pytest.mark.parametrize(
+    ("greeting", "message", "code"),
+    [
+        ("SSH-2.0-OpenSSH\r\n", "No shop responds at {address}", 2),
+        ("HTTP/1.1 200 OK\r\n\r\n", "The load on {address} ended: TimeoutError", 1),
+    ],
+)
+def test_server_that_does_not_respond_is_named_and_no_sale_stays(
+    greeting, message, code, transactional_db, monkeypatch
+):
+    """Neither at first nor under load."""
+    monkeypatch.setattr("loadtest.load.http.client.RESPONSE_TIMEOUT", 0.5)
+
     class Greeting(socketserver.StreamRequestHandler):
         def handle(self):
-            self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+            self.wfile.write(greeting.encode())
             self.rfile.readline()
 
     with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
-        with pytest.raises(CommandError, match=f"No shop responds at {address}") as refused:
-            call_command("lab", "http", f"--url={address}/")
-    assert refused.value.returncode == 2
+        with pytest.raises(CommandError, match=message.format(address=address)) as refused:
+            call_command("lab", "http", f"--url={address}/", "--buyers=4", "--processes=1")
+    assert refused.value.returncode == code
     assert not Sale.objects.exists()
