@@ -13,6 +13,7 @@ from loadtest.kernel.params import Params, add_file, param
 from loadtest.kernel.session import Command, Row, events
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
+from loadtest.load.http.load import MOST_BUYERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class EnduranceParams(Params):
     """The size of an experiment."""
 
     attempts: int = param(100_000, "restarts: number of purchases to send", limits=(100, 1_000_000))
-    stock: int = param(1000, "restarts: units on sale", limits=(10, 100_000))
+    stock: int = param(1000, "restarts: units on sale", limits=(10, MOST_BUYERS // 2))
     rounds: int = param(3, "recovery: how many times each fault is injected", limits=(1, 1000))
 
 

@@ -59,7 +59,7 @@ class Testbed:
             if process.is_alive and not process.is_busy:
                 self.stores.idle.append(process)
             else:
-                process.kill()
+                process.close()
         self._stack.close()
 
     def start(self, server: Any) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from loadtest.cli.endure import EnduranceParams
+from loadtest.kernel.params import PlanError
 from loadtest.load.http.client import DISCONNECTED
 from loadtest.resilience import slow
 from loadtest.resilience.processes import Celery
@@ -25,6 +27,12 @@ def endure(*words: str) -> dict[str, Any]:
         call_command("lab", "endure", *words, "--json", stdout=out)
     report: dict[str, Any] = json.loads(out.getvalue())
     return report
+
+
+def test_units_for_which_there_are_not_two_buyers_are_refused() -> None:
+    """Or else the experiment would fail once its servers run."""
+    with pytest.raises(PlanError, match="--stock must be between 10 and 50,000"):
+        EnduranceParams(stock=50_001)
 
 
 @pytest.mark.long
