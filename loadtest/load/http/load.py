@@ -23,9 +23,9 @@ from devservers.process_pool import PoolFailed, ProcessPool
 from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import Params, PlanError, param
 from loadtest.load.http.buyers import Buyer, batches, clear_away
-from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, send_requests
+from loadtest.load.http.client import DISCONNECTED, RESPONSE_TIMEOUT, Replies, send_requests
 from loadtest.load.sale import open_sale, wait_for_orders
-from loadtest.load.verdict import percentile, sold_verdict
+from loadtest.load.verdict import UNDECIDED, percentile, sold_verdict
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
 from shop.models import Sale
@@ -35,6 +35,8 @@ SENDING = "sending"
 """The step in which the attempts are sent, as `progress` receives it."""
 OPEN_FOR = timedelta(hours=1)
 MOST_BUYERS = 100_000
+UNKNOWN = (*UNDECIDED, DISCONNECTED)
+"""Answers after which the buyer may have an order."""
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
 
@@ -143,13 +145,14 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
     """Send the attempts from several processes, and merge the replies."""
     done = RawArray("l", asked.processes)
 
-    def work(number: int) -> tuple[Replies, int, int]:
-        won: set[bytes] = set()
+    def work(number: int) -> tuple[Replies, int, int, int]:
+        won, undecided = set[bytes](), set[bytes]()
 
         def count(request: bytes, kind: str) -> None:
             done[number] += 1
             if kind == "ok":
                 won.add(request)
+            (undecided.add if kind in UNKNOWN else undecided.discard)(request)
 
         mine = deque(forms[number :: asked.processes])
         share = len(range(number, asked.attempts, asked.processes))
@@ -162,13 +165,13 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
             on_reply=count,
             hang_ups=True,
         )
-        return heard, len(won), _peak_kb()
+        return heard, len(won), len(undecided - won), _peak_kb()
 
     progress(0)
     with ProcessPool(work, asked.processes) as pool:
         timeout = OPEN_FOR.total_seconds()
         results = pool.results(timeout=timeout, tick=lambda: progress(sum(done)))
-    loads, winners, peaks = zip(*results, strict=True)
+    loads, winners, undecided, peaks = zip(*results, strict=True)
     waits = defaultdict[str, list[float]](list)
     for kind, sent, received in chain.from_iterable(heard.replies for heard in loads):
         waits["won" if kind == "ok" else kind].append((received - sent) * 1000)
@@ -187,6 +190,7 @@ def _drive(asked: HttpLoad, forms: Sequence[bytes], progress: Callable[[int], ob
         "attempts_per_second": round(attempts / seconds, 1) if seconds else 0.0,
         "answers": answers,
         "winners": sum(winners),
+        "undecided": sum(undecided),
         "driver": {
             "processes": asked.processes,
             "peak_mb": round((_peak_kb() + sum(peaks)) / 1024, 1),
@@ -210,7 +214,8 @@ def _peak_kb() -> int:
 
 def _judge(asked: HttpLoad, report: Report, audit: StockAudit) -> Report:
     wanted = min(asked.stock, asked.buyers, asked.attempts)
-    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=report["winners"])
+    won, unknown = report["winners"], report["undecided"]
+    verdict, why = sold_verdict(audit, wanted=wanted, confirmed=won, unknown=unknown)
     slow = list(_missed(asked, report))
     if verdict == "ok" and slow:
         verdict, why = "slow", "; ".join(slow)

@@ -1,5 +1,6 @@
 """`lab http` against a private shop: gunicorn on the test's own database."""
 
+import re
 import socketserver
 import threading
 from urllib.parse import urlsplit
@@ -10,10 +11,12 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 from django.utils import timezone
 
+from devservers.faults.proxy import Proxy
 from inventory.models import Product, Stock
 from loadtest.bench.purchase.web import WebServer
 from loadtest.cli.http import demo_url
 from loadtest.load.http import load, traffic
+from loadtest.load.http.client import DISCONNECTED
 from loadtest.load.http.load import HttpLoad
 from loadtest.load.sale import OPEN_FOR, open_sale, remove_sale
 from shop.models import Order, Sale, User
@@ -92,6 +95,16 @@ def test_load_may_end_while_another_one_begins(shop):
     report = load.run_http_load(asked, meanwhile)
     assert [(one["verdict"], one["orders"]) for one in (report, *others)] == [("ok", 5)] * 2
     assert not User.objects.exists()
+
+
+def test_order_whose_reply_was_lost_is_no_breach(shop):
+    """Its buyer was told nothing."""
+    with Proxy(urlsplit(shop).port) as proxy:
+        proxy.losing = re.compile(b"POST /sales/")
+        options = ("--attempts=1", "--buyers=1", "--stock=1")
+        report, code = lab("http", f"--url=http://{proxy.url}/", *options)
+    assert (report["answers"][DISCONNECTED]["count"], report["winners"]) == (1, 0)
+    assert (code, report["orders"]) == (0, 1), report["why"]
 
 
 def test_visitors_do_not_find_the_sale_of_a_load_test(db):
