@@ -35,7 +35,9 @@ def handle(terminal: Terminal, **options: Any) -> int:
         signal.signal(signal.SIGINT, before)
     report = campaign.report()
     terminal.show(report, _describe)
-    return 1 if report["failures"] or report["problem"] or report["unreached"] else 0
+    if report["failures"] or report["problem"] or report["unreached"]:
+        return 1
+    return 2 if any(row["undecided"] for row in report["backends"]) else 0
 
 
 def _describe(terminal: Terminal, report: dict[str, Any]) -> None:

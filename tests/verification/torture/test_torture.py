@@ -70,6 +70,15 @@ def test_campaign_that_never_reaches_a_mark_fails(
     assert report["marks"]["switch"] == {"runs": runs, "grants": 5 * runs, "switches": 0}
 
 
+def test_campaign_with_an_undecided_run_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify check` has the same exit code for such a history."""
+    monkeypatch.setattr(
+        "verification.torture.campaign.Torture.run", lambda self, plan: Run(plan, [], undecided=1)
+    )
+    report, code = verify("torture", "--minutes=9", "--backend=redis", "--runs=1")
+    assert ([row["undecided"] for row in report["backends"]], code) == ([1], 2)
+
+
 def test_campaign_without_a_run_fails() -> None:
     report, code = verify("torture", "--minutes=0")
     assert (report["problem"], code) == ("no run was completed", 1)
