@@ -74,6 +74,7 @@ def holds(events: Sequence[Event]) -> list[Hold]:
     by_owner: dict[str, list[Hold]] = defaultdict(list)
     by_actor: dict[str, list[Hold]] = defaultdict(list)
     found: list[Hold] = []
+    dead: set[str] = set()  # a kill is recorded just before it: one of these may still get a lock
     for event in events:
         at, actor, owner = event["t"], event["actor"], event.get("owner", "")
         mine = by_owner.get(owner, [])  # several if the owner has acquired again
@@ -84,6 +85,7 @@ def holds(events: Sequence[Event]) -> list[Hold]:
                 fields = {name: event[name] for name in ("name", "owner", "token", "deadline")}
                 fields |= {"backend": event.get("backend", ""), "epoch": event.get("epoch", 0)}
                 fields |= {"asked": asked.pop((owner, actor), at), "begin": at}
+                fields |= {"killed": at} if actor in dead else {}
                 hold = Hold(actor=actor, last=events[-1]["t"] + 1, **fields)
                 for line in (found, by_owner[owner], by_actor[actor]):
                     line.append(hold)
@@ -98,6 +100,7 @@ def holds(events: Sequence[Event]) -> list[Hold]:
             case "release", ("ok" | "fail") if mine:
                 mine.pop().freed = at
             case "fault", "start" if "target" in event:
+                dead.add(event["target"])
                 for hold in by_actor.get(event["target"], []):
                     hold.killed = hold.killed or at
             case (("gone" | "deleted") as how, _):

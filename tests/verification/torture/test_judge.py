@@ -83,6 +83,19 @@ def test_masters_may_execute_a_release_that_a_late_reply_reports_as_lost(tmp_pat
     assert violations(tmp_path, [*rows[:4], *early], "redlock") == ["exclusion"]
 
 
+def test_session_ends_with_a_process_that_got_the_lock_as_it_was_killed(tmp_path: Path) -> None:
+    """Its death is recorded just before; control: without it, there are two holders."""
+    both = [
+        *operation("acquire", "a1", 0, 11, token=1),
+        *operation("acquire", "b1", 5, 20, token=2),
+    ]
+    rows = [row | {"deadline": None} for row in both]
+    kill = {"do": "fault", "type": "start", "lane": "a", "target": "a"}
+    assert violations(tmp_path, rows, "mysql_session") == ["exclusion"]
+    killed = [*rows, {"t": 10 * MS, "actor": "lab", **kill}]
+    assert violations(tmp_path, killed, "mysql_session") == []
+
+
 def test_tokens_that_do_not_grow_are_found(tmp_path: Path) -> None:
     again = operation("acquire", "b1", 4, 5, token=1, deadline=160)
     assert "fencing" in violations(tmp_path, [*A, *operation("release", "a1", 2, 3), *again])
