@@ -19,12 +19,11 @@ from pytest_django import DjangoDbBlocker
 from devservers import MariaDb, PostgreSql, Redis, Server, ZooKeeper, start_all, stop_all
 from devservers.faults.clock import Clock
 from devservers.faults.ensemble import leader
-from devservers.faults.full_disk import FullDisk
 from devservers.faults.injectors import CutReplication
-from devservers.faults.standby import Standby
 from devservers.faults.waiting import until
 from locking.lease import Lease, LockStore
 from locking.testing.driver import StoreDriver
+from tests.devservers.faults.databases import FullDisk, Standby
 from tests.devservers.faults.interception import ExpireSession, InterceptingProxy
 from tests.devservers.redis_groups import Node, RedisCluster, Sentinel, SentinelRedis
 from tests.locking.backends.database.database_tools import Root, alias_for

@@ -1,4 +1,4 @@
-/* A file system without free space while a file exists: see full_disk.py.
+/* A file system without free space while a file exists: see databases.py.
  *
  * Preloaded into a server, it refuses with ENOSPC what would make a file in FULL_DISK_FOLDER larger.
  * Files keep the space that they have, as on a real disk, so overwriting one still works.
