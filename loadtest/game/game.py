@@ -1,7 +1,6 @@
 """A level of the game on real servers: its sale, its lock and its buyers."""
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +8,7 @@ from django.db import connections
 
 from devservers.faults.waiting import until
 from inventory.models import Stock
+from loadtest.charts.timeline_data import short_tokens
 from loadtest.game.buyers import Buyer
 from loadtest.game.levels import LEVELS, STOPS
 from loadtest.kernel.history import Event, history
@@ -44,7 +44,7 @@ class Game:
         self.close()
         self.stores.redis.send(b"FLUSHALL\r\n")
         self.level = LEVELS[level]
-        variant = self.level.variant(guarded)
+        self.variant = variant = self.level.variant(guarded)
         self.won, self.alias = False, variant.alias
         self.testbed = testbed = Testbed(self.stores)
         testbed.use(variant.strategy, variant.alias, variant.backend, TTL=TTL)
@@ -127,27 +127,41 @@ class Game:
         is_dead = first.status == "killed" and self.holder() is first
         return held is not None and held.expires_in is None and is_dead
 
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON; stock and lock are read from the stores."""
+    def view(self, events: list[Event]) -> dict[str, Any]:
+        """Return what the page shows after these events; stock and lock are read from the stores.
+
+        What differs in each run is left out: tokens are "#1", "#2" ..., or "" where there is none.
+        """
         for one in self.buyers:
             one.listen(0)
         self.won = self.has_won()
         stock, audit = Stock.objects.get(pk=self.sale.stock_id), audit_sale(sale=self.sale)
-        held, holder = self.held(), self.holder()
-        statuses = {one.status for one in self.buyers}
+        held, holder, tokens = self.held(), self.holder(), short_tokens(events)
+        fences = tokens if self.variant.strategy == "fenced" else {}
+        asked = {e["actor"]: e["type"] for e in events if e["do"] == "acquire"}
+        in_order = [who[-1] for who, reply in asked.items() if reply == "invoke"]
+        # A killed buyer has asked, too.
+        waits = [b.name for b in self.buyers if b.status in ("runs", "paused") and not b.at]
         return {
             "won": self.won,
-            "over": not statuses & {"runs", "stopped", "paused"},
+            "over": not {one.status for one in self.buyers} & {"runs", "stopped", "paused"},
             "buyers": [
                 {"name": one.name, "status": one.status, "at": one.at, "verbs": self.verbs(one)}
+                | _known(f"buyer {one.name}", events, fences)
                 for one in self.buyers
             ],
             "initial": audit.initial,
             "sold": audit.held + audit.sold,
             "quantity": stock.quantity,
-            "token": stock.fence_token,
-            "lock": held and asdict(held) | {"owner": holder.name if holder else "?"},
-            "events": self.events(),
+            "lock": held
+            and {
+                "name": "sale:1",
+                "owner": holder.name if holder else "?",
+                "ends": held.expires_in and 0,
+                "token": tokens.get(held.token or 0, ""),
+            },
+            "row_token": tokens.get(stock.fence_token, ""),
+            "waiting": [name for name in in_order if name in waits],
         }
 
     def events(self) -> list[Event]:
@@ -158,3 +172,13 @@ class Game:
             if "deadline" in event:
                 event["deadline"] = last[event["owner"]]
         return [event for event in events if event["do"] != "renew"]
+
+
+def _known(actor: str, events: list[Event], tokens: dict[int, str]) -> dict[str, Any]:
+    """Return what a buyer knows: its token, the stock as it read it, and whether it wrote."""
+    last = {e["do"]: e for e in events if e["actor"] == actor and e.get("type") == "ok"}
+    return {
+        "token": tokens.get(last.get("acquire", {}).get("token") or 0, ""),
+        "has_read": last.get("read", {}).get("quantity"),
+        "has_written": "write" in last,
+    }

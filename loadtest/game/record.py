@@ -13,7 +13,7 @@ from django.utils import translation
 
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
-from loadtest.charts.timeline_data import TimelineData, short_tokens
+from loadtest.charts.timeline_data import TimelineData
 from loadtest.charts.timeline_story import story
 from loadtest.game.game import Game
 from loadtest.game.levels import LEVELS
@@ -79,7 +79,6 @@ class Recorder:
         self, game: Game, level: str, guarded: bool, texts: dict[Any, int], buyers: dict[str, int]
     ) -> None:
         self.game, self.level, self.guarded = game, level, guarded
-        self.variant = LEVELS[level].variant(guarded)
         self.texts, self.buyers = texts, buyers
         self.told: list[int] = []
         """The sentences since the beginning."""
@@ -108,7 +107,7 @@ class Recorder:
         """Start the level; return the number of its state."""
         self.game.begin(self.level, self.guarded)
         self.told = []
-        return self._number(self.settled())
+        return self._number(self.settled()[0])
 
     def _move(self, here: int, move: str) -> int | None:
         """Make a move; return the state that it leads to, None if it is no longer possible.
@@ -118,8 +117,8 @@ class Recorder:
         buyer, _, verb = move.partition("-")
         if not self.game.act(buyer, verb):  # a poll of the lock has changed the state meanwhile
             return None
-        state = self.settled()
-        there, telling = self._number(state), self.tell(state)
+        view, events = self.settled()
+        there, telling = self._number(view), self.tell(events)
         if self.moves[here][move] is None:
             self.moves[here][move] = [there, *telling[len(self.told) :]]
         self.told = telling
@@ -154,11 +153,13 @@ class Recorder:
             ],
         }
 
-    def _number(self, state: View) -> int:
+    def _number(self, view: View) -> int:
         """Return the number of a state; add it if it is new."""
-        view = self.plain(state)
+        verbs = {one["name"]: one["verbs"] for one in view["buyers"]}
+        words = map(json.dumps, view["buyers"])
+        buyers = [self.buyers.setdefault(one, len(self.buyers)) for one in words]
+        view = {**view, "buyers": buyers}
         if view not in self.states:
-            verbs = {one["name"]: one["verbs"] for one in state["buyers"]}
             moves = [
                 f"{who}-{verb}" for who, found in verbs.items() for verb in found if found[verb]
             ]
@@ -166,66 +167,37 @@ class Recorder:
             self.moves.append(dict.fromkeys(moves))
         return self.states.index(view)
 
-    def plain(self, state: View) -> View:
-        """Return a state as it is recorded, without what differs in each run.
-
-        Tokens are "#1", "#2" ..., or "" where there is none; a buyer is its number.
-        """
-        view = {name: value for name, value in state.items() if name not in ("events", "token")}
-        events, tokens = state["events"], short_tokens(state["events"])
-        view["row_token"] = tokens.get(state["token"], "")
-        if lock := view["lock"]:
-            ends, token = lock["expires_in"] and 0, tokens.get(lock["token"] or 0, "")
-            view["lock"] = {"name": "sale:1", "owner": lock["owner"], "ends": ends, "token": token}
-        asked = {e["actor"]: e["type"] for e in events if e["do"] == "acquire"}
-        in_order = [who[-1] for who, reply in asked.items() if reply == "invoke"]
-        waits = {"runs", "paused"}  # a killed buyer has asked, too
-        names = [b["name"] for b in state["buyers"] if b["status"] in waits and not b["at"]]
-        view["waiting"] = [name for name in in_order if name in names]
-        fences = tokens if self.variant.strategy == "fenced" else {}
-        known = (one | _known(f"buyer {one['name']}", events, fences) for one in state["buyers"])
-        words = map(json.dumps, known)
-        return {**view, "buyers": [self.buyers.setdefault(one, len(self.buyers)) for one in words]}
-
-    def tell(self, state: View) -> list[int]:
+    def tell(self, events: list[Event]) -> list[int]:
         """Return the numbers of the sentences so far."""
-        known = {"events": state["events"], "guard": self.variant.strategy}
-        known["has_fences"] = self.variant.alias == "redis"
+        variant = self.game.variant
+        known: View = {"events": events, "guard": variant.strategy}
+        known["has_fences"] = variant.alias == "redis"
         stories = []
         for language, _name in settings.LANGUAGES:
             with translation.override(language):
                 stories.append([one.text for one in story(known)])
         return [self.texts.setdefault(one, len(self.texts)) for one in zip(*stories, strict=True)]
 
-    def settled(self) -> View:
-        """Return the state once nothing more happens without another move.
+    def settled(self) -> tuple[View, list[Event]]:
+        """Return the state and its events once nothing more happens without another move.
 
         Raise FaultFailed if that takes too long, or if no store can have done what was recorded.
         """
         seen: tuple[View, int] | None = None
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
-            state = self.game.state()
-            now = self.plain(state), len(state["events"])
-            dead = [one["name"] for one in state["buyers"] if one["status"] == "killed"]
-            if lock := now[0]["lock"]:
+            events = self.game.events()
+            view = self.game.view(events)
+            now = view, len(events)
+            dead = [one["name"] for one in view["buyers"] if one["status"] == "killed"]
+            if lock := view["lock"]:
                 is_due = lock["owner"] in dead and lock["ends"] is not None
             else:
-                is_due = bool(now[0]["waiting"])
+                is_due = bool(view["waiting"])
             if now == seen and not is_due:
-                if wrong := TimelineData(state).contradictions():
+                if wrong := TimelineData({"events": events}).contradictions():
                     raise FaultFailed(f"{self.level}: the recording contradicts itself: {wrong[0]}")
-                return state
+                return view, events
             seen = now
             time.sleep(QUIET_SECONDS)
         raise FaultFailed(f"{self.level}: does not come to rest")
-
-
-def _known(actor: str, events: list[Event], tokens: dict[int, str]) -> View:
-    """Return what a buyer knows: its token, the stock as it read it, and whether it wrote."""
-    last = {e["do"]: e for e in events if e["actor"] == actor and e.get("type") == "ok"}
-    return {
-        "token": tokens.get(last.get("acquire", {}).get("token") or 0, ""),
-        "has_read": last.get("read", {}).get("quantity"),
-        "has_written": "write" in last,
-    }
