@@ -16,7 +16,7 @@ from loadtest.kernel.params import PlanError
 from loadtest.kernel.terminal import Terminal
 
 INTERRUPTED = 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ExperimentCommand(HelpfulCommand):
@@ -40,8 +40,11 @@ class ExperimentCommand(HelpfulCommand):
             own.add_argument("--json", action="store_true", help="print one JSON object only")
 
     def handle(self, *, action: str, json: bool, **options: Any) -> None:
-        """Run the subcommand; on SIGINT and SIGTERM, stop its processes before exiting."""
-        before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
+        """Run the subcommand; on one of SIGNALS, stop its processes before exiting."""
+        # With nohup, a closed terminal is no reason.
+        is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signals = SIGNALS[:2] if is_ignored else SIGNALS
+        before = {signum: signal.signal(signum, _interrupt) for signum in signals}
         try:
             terminal = Terminal(self, as_json=json)
             code = self._command(action)[1].handle(terminal, **options)

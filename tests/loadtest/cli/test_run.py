@@ -167,18 +167,21 @@ def test_row_15_mariadb_killed_five_times_under_load(backend):
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks into /proc")
 @pytest.mark.parametrize(
-    "words",
-    ["scenario holder-paused", "survival --library=naive --fault=work --repeats=50"],
+    ("words", "how"),
+    [
+        ("scenario holder-paused", signal.SIGHUP),
+        ("survival --library=naive --fault=work --repeats=50", signal.SIGTERM),
+    ],
     ids=["scenario", "survival"],
 )
-def test_interrupted_run_leaves_no_process_or_file(words, tmp_path):
-    """Ctrl-C has the same handler as SIGTERM."""
-    command = [sys.executable, str(MANAGE), "lab", *words.split()]
+def test_interrupted_run_leaves_no_process_or_file(words, how, tmp_path):
+    """Ctrl-C has the same handler; a closed terminal sends SIGHUP."""
+    command = ["env", "--default-signal=HUP", sys.executable, str(MANAGE), "lab", *words.split()]
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=-1) as run:
         try:  # a Redis, the runner and two worker processes
             until(lambda: len(family(tmp_path)) >= 4, "the processes", PATIENCE)
-            run.send_signal(signal.SIGTERM)
+            run.send_signal(how)
             assert b"Interrupted" in run.communicate(timeout=PATIENCE)[1]
             assert run.returncode == 130
         finally:
