@@ -28,6 +28,7 @@ from loadtest.load.sale import open_sale, wait_for_orders
 from loadtest.load.verdict import UNDECIDED, percentile, sold_verdict
 from locking import locks
 from shop.administration.audit import StockAudit, audit_sale
+from shop.errors import InFlight
 from shop.models import Sale
 
 LOCAL = ("127.0.0.1", "localhost")
@@ -35,7 +36,7 @@ SENDING = "sending"
 """The step in which the attempts are sent, as `progress` receives it."""
 OPEN_FOR = timedelta(hours=1)
 MOST_BUYERS = 100_000
-UNKNOWN = (*UNDECIDED, DISCONNECTED)
+UNKNOWN = (*UNDECIDED, InFlight.code, DISCONNECTED)
 """Answers after which the buyer may have an order."""
 BATCH = 200
 """Customers created per transaction, because the shop writes at the same time."""
