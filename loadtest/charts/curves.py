@@ -1,9 +1,11 @@
-"""The charts of a load test: units sold by each guard, over time, and how long buyers waited.
+"""The charts of a load test: units sold by each guard, over time, its buyers and their waits.
 
 Plain SVG with presentation attributes only, the same for pages, offline files and previews.
 """
 
+import json
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Any
 
 from django.utils.safestring import SafeString
@@ -38,6 +40,7 @@ HEAD = 13
 LABEL = 130
 """Distance at which the names of two faults do not touch."""
 END = {"text_anchor": "end"}
+MOST_SIGNS = 200
 
 
 def bars(runs: Sequence[Run], *, alone: bool = False) -> SafeString:
@@ -186,3 +189,28 @@ def _steps(points: Sequence[tuple[float, float]]) -> str:
             found.append((x, found[-1][1]))
         found.append((x, y))
     return " ".join(f"{x},{y}" for x, y in found)
+
+
+def buyers(run: Run) -> dict[str, Any]:
+    """Return words, number and signs of each state of a buyer, and the buyers of a sign.
+
+    `replay` is what lab.js needs to show them at any moment of the run.
+    """
+    per_sign = ceil(run["buyers"] / MOST_SIGNS)
+    states, end = [], 0
+    for name, words, sign, count in (
+        ("bought", _("bought"), "●", run["sold"] - run["oversold"]),
+        ("over", _("bought beyond the stock"), "▲", run["oversold"]),
+        ("refused", _("refused"), "✕", max(0, run["served"] - run["sold"])),
+        ("waiting", _("waiting"), "○", run["buyers"] - max(run["served"], run["sold"])),
+    ):
+        begin, end = end, end + count
+        signs = sign * (ceil(end / per_sign) - ceil(begin / per_sign))
+        if name == "over" and count:  # a few of very many
+            signs = signs or sign
+        states.append({"name": name, "words": words, "sign": sign, "count": count, "signs": signs})
+    replay = {name: run[name] for name in ("buyers", "stock", "sold_at")} | {"per_sign": per_sign}
+    # After a fault, its late write explains the oversell; without one, updates are lost all along.
+    is_hit = run.get("faults") and run["lost_updates"]
+    replay["decisive"] = run["lost_updates"]["at"] if is_hit else None
+    return {"states": states, "per_sign": per_sign, "replay": json.dumps(replay)}

@@ -11,7 +11,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from loadtest.charts import curves, svg, timeline
-from loadtest.charts.buyers import buyers
 from loadtest.load import report
 from loadtest.load.plan import Plan
 
@@ -116,7 +115,7 @@ def _buyers(result: Report) -> list[tuple[str, dict[str, Any]]]:
     guards = report.by_guard(result["runs"])
     number = dict.fromkeys(("buyers", "served"), result["settings"]["buyers"])
     return [
-        (name, buyers({**report.worst(group), **number}))
+        (name, curves.buyers({**report.worst(group), **number}))
         for name, group in guards
         if len(guards) <= 2 and any(run["verdict"] != "not-run" for run in group)
     ]

@@ -6,7 +6,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from loadtest.charts import curves
-from loadtest.charts.buyers import buyers
 from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
 from loadtest.models import LabRun
@@ -62,7 +61,7 @@ def context(run: LabRun) -> dict[str, Any]:
         "now": report.run_of(now, run.plan["repeats"], several=several),
         "curve": curves.sold_over_time(drawn),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
-        **buyers(now),
+        **curves.buyers(now),
     }
 
 

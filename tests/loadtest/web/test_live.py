@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from loadtest.charts.buyers import buyers as buyers_as_signs
+from loadtest.charts.curves import buyers as buyers_as_signs
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.web import runs
