@@ -8,9 +8,8 @@ from argparse import ArgumentParser
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import Params, add_file, param
-from loadtest.kernel.session import Command, Row, events
+from loadtest.kernel.session import Command, ExperimentFailed, Row, events
 from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
 from loadtest.load.http.load import MOST_BUYERS

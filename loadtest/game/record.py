@@ -18,9 +18,8 @@ from loadtest.charts.timeline_story import story
 from loadtest.game.game import Game
 from loadtest.game.levels import LEVELS
 from loadtest.game.recording import RECORDED
-from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.history import Event
-from loadtest.kernel.session import events
+from loadtest.kernel.session import ExperimentFailed, events
 from loadtest.kernel.topology import Stores, Topology
 
 View = dict[str, Any]

@@ -1,19 +1,60 @@
-"""From parameters to a report: the steps that the commands of all experiments share."""
+"""From parameters to a report: the steps that the commands of all experiments share.
 
+An experiment runs in a process of its own, whose environment leads to private servers.
+"""
+
+import json
+import shutil
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from devservers.faults.waiting import FaultFailed
+from devservers.faults.worker import WorkerProcess
+from devservers.temporary import temporary_directory
 from loadtest.kernel import marked
-from loadtest.kernel.actors import Experiment
 from loadtest.kernel.params import Params, add_file
 from loadtest.kernel.terminal import Bar, Terminal, check_file
-from loadtest.kernel.topology import Topology
+from loadtest.kernel.topology import Topology, private_environ
 
 Row = dict[str, Any]
 Progress = Callable[[Row], object]
+
+
+class ExperimentFailed(RuntimeError):
+    """An experiment ended with an unexpected error; the message ends with its log."""
+
+
+class Experiment(WorkerProcess):
+    """`python -m loadtest MODULE`: it starts the servers, runs the experiment and sends events."""
+
+    def __init__(self, name: str, asked: Row, topology: Topology) -> None:
+        self.name, self._folder = name, temporary_directory("lab")
+        environ = private_environ(self._folder) | dict(topology.environ)
+        super().__init__(
+            name, environ, log=self._folder / "log", module="loadtest", cwd=self._folder
+        )
+        self.write_line(json.dumps({"asked": asked, "topology": asdict(topology)}))
+
+    def events(self) -> Iterator[Row]:
+        """Yield the events up to the end; raise ExperimentFailed if the process ends before."""
+        while True:
+            try:
+                event = self.receive(None)
+            except FaultFailed as error:
+                raise ExperimentFailed(f"{self.name}: {error}") from error
+            if event["event"] == "end":
+                return
+            yield event
+
+    def close(self) -> None:
+        """End the process and its servers."""
+        self.terminate()
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def events(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from devservers.faults.waiting import FaultFailed
-from loadtest.kernel.actors import Experiment
+from loadtest.kernel.session import Experiment
 from loadtest.kernel.topology import Topology
 from loadtest.load.plan import Plan
 from loadtest.load.verdict import with_controls

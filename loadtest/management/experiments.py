@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from django.core.management.base import CommandError
 
 from inventory.management.console import HelpfulCommand, add_subcommands
-from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import PlanError
+from loadtest.kernel.session import ExperimentFailed
 from loadtest.kernel.terminal import Terminal
 
 INTERRUPTED = 130

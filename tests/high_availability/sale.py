@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from devservers.faults.waiting import until
 from devservers.faults.worker import emit
-from loadtest.kernel.actors import Experiment
+from loadtest.kernel.session import Experiment
 from loadtest.kernel.topology import Stores, Topology
 from loadtest.resilience.shop import Reply, Report, Shop, fetch, load, statuses
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from devservers import ServerError
-from loadtest.kernel.actors import ExperimentFailed
+from loadtest.kernel.session import ExperimentFailed
 from loadtest.kernel.terminal import Terminal
 from verification.torture.campaign import COLUMNS, Campaign, TortureParams
 

@@ -12,7 +12,7 @@ from inventory.stock import create_stock
 from verification.interleavings.gates import gates
 from verification.interleavings.perform import Runs
 from verification.interleavings.programs import PROGRAMS
-from verification.interleavings.search import Result, search
+from verification.interleavings.schedule import Result, search
 from verification.interleavings.worlds import Stores
 
 MASTERS = 3

@@ -20,8 +20,8 @@ from typing import Any, Self
 from django.db import DatabaseError, connections, transaction
 
 from devservers.process_pool import PoolFailed, ProcessPool
-from loadtest.kernel.actors import ExperimentFailed
 from loadtest.kernel.params import Params, PlanError, param
+from loadtest.kernel.session import ExperimentFailed
 from loadtest.load.http.buyers import Buyer, batches, clear_away
 from loadtest.load.http.client import DISCONNECTED, RESPONSE_TIMEOUT, Replies, send_requests
 from loadtest.load.sale import open_sale, wait_for_orders

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 
 from inventory.management.console import HelpfulCommand, add_subcommands
 from loadtest.game.record import record
-from loadtest.kernel.actors import ExperimentFailed
+from loadtest.kernel.session import ExperimentFailed
 from loadtest.web.static_site import export
 
 

@@ -7,8 +7,14 @@ from typing import NoReturn
 
 import pytest
 
-from verification.interleavings.schedule import Choice, Client, Schedule, Unrepeatable
-from verification.interleavings.search import Result, search
+from verification.interleavings.schedule import (
+    Choice,
+    Client,
+    Result,
+    Schedule,
+    Unrepeatable,
+    search,
+)
 
 Play = Callable[[Client], object]
 
