@@ -19,7 +19,7 @@ from loadtest.game.game import Game
 from loadtest.game.levels import LEVELS
 from loadtest.game.recording import RECORDED
 from loadtest.kernel.history import Event
-from loadtest.kernel.session import ExperimentFailed, events
+from loadtest.kernel.session import events
 from loadtest.kernel.topology import Stores, Topology
 
 View = dict[str, Any]
@@ -40,17 +40,12 @@ def record() -> Iterator[str]:
 
 
 def play(orders: dict[str, str | None]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a recording of levels; the last one has it as its "report".
+    """Return the events of a recording of levels; the last one has it as its "report".
 
     By level, `orders` has the moves to play, such as "A-step B-step", or None for all of them.
     Raise ExperimentFailed.
     """
-    report: dict[str, Any] = {"missing": {}}
-    asked = {"orders": orders}
-    for event in events("loadtest.game.record", asked, TOPOLOGY, report, lambda event: None):
-        if report["missing"]:
-            raise ExperimentFailed(report["missing"]["redis"])
-        yield event
+    return events("loadtest.game.record", {"orders": orders}, TOPOLOGY, {}, lambda event: None)
 
 
 def main(asked: dict[str, Any], stores: Stores) -> dict[str, Any]:

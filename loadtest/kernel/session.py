@@ -62,7 +62,8 @@ def events(
 ) -> Iterator[Row]:
     """Run an experiment in a process of its own; yield its events, pass them to `progress`.
 
-    The report gets the versions of the servers and, in `missing`, why some are missing.
+    The report gets the versions of the servers and, in `missing`, why some are missing. Without
+    such a key, raise ExperimentFailed if the experiment needs them.
     """
     with Experiment(name, asked, topology) as experiment:
         for event in experiment.events():
@@ -71,6 +72,8 @@ def events(
                 report["versions"] = report.get("versions", {}) | event["versions"]
             elif event["event"] == "stores" and "missing" in report:
                 report["missing"] |= event["missing"]
+            elif event["event"] == "stores" and event["missing"] and not topology.runs_without:
+                raise ExperimentFailed("; ".join(event["missing"].values()))
             yield event
 
 
