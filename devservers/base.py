@@ -239,11 +239,13 @@ class Server(ABC):
 
     def stop(self) -> None:
         """End the process, free the port and remove a temporary directory."""
-        self.terminate()
-        for mark in self._marks:
-            mark.close()
-        if self._is_temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.terminate()
+        finally:
+            for mark in self._marks:
+                mark.close()
+            if self._is_temporary:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:
@@ -292,8 +294,9 @@ class Server(ABC):
         if self._process is None:
             return
         try:
-            self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT)
+        finally:  # also after a signal
             self._process.kill()
             self._process.wait()
 

@@ -80,6 +80,33 @@ def test_server_outlives_the_thread_that_started_it() -> None:
         assert server.is_ready()
 
 
+class Stubborn(Server):
+    """It ignores SIGTERM, so that its stop takes seconds."""
+
+    url = ""
+
+    def command(self) -> list[str]:
+        return ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]
+
+    def is_ready(self) -> bool:
+        return bool(self.log_tail())
+
+
+def test_signal_during_a_stop_leaves_nothing() -> None:
+    server = Stubborn()
+    server.start()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not alive(server.pid)
+    assert not server.folder.exists()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's death signal")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_server_ends_with_the_process_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
