@@ -11,21 +11,13 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 import django
 
 from devservers.faults.worker import emit
 from loadtest.kernel.topology import Topology, create_tables
 
-
-def end(*_: object) -> NoReturn:
-    """End the experiment; a second signal would interrupt the end of its servers."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(1)
-
-
-signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 request = json.loads(sys.stdin.readline())
 topology = Topology(**request["topology"])
 with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as stores:
@@ -43,5 +35,4 @@ with topology.start(Path.cwd(), lambda what: emit("starting", what=what)) as sto
             emit("versions", versions=versions())
         if report := main(request["asked"], stores):
             emit("report", report=report)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as if it had come before
 emit("end")
