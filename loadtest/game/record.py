@@ -16,8 +16,7 @@ from devservers.faults.worker import emit
 from loadtest.charts.timeline_data import TimelineData
 from loadtest.charts.timeline_story import story
 from loadtest.game.game import Game
-from loadtest.game.levels import LEVELS
-from loadtest.game.recording import RECORDED
+from loadtest.game.levels import LEVELS, RECORDED
 from loadtest.kernel.history import Event
 from loadtest.kernel.session import events
 from loadtest.kernel.topology import Stores, Topology

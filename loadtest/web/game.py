@@ -5,8 +5,16 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from loadtest.game.levels import LEVELS, LOCKED, STEPS, STOPS, WITHDRAW, orders_tried
-from loadtest.game.recording import recorded, sentences
+from loadtest.game.levels import (
+    LEVELS,
+    LOCKED,
+    STEPS,
+    STOPS,
+    WITHDRAW,
+    orders_tried,
+    recorded,
+    sentences,
+)
 from shop.errors import BadInput
 from shop.web.decorators import live_page
 

@@ -20,8 +20,7 @@ from django.test.utils import override_settings
 from django.urls import get_script_prefix, path, resolve, reverse, set_script_prefix
 from django.utils import translation
 
-from loadtest.game.levels import LEVELS
-from loadtest.game.recording import recorded, sentences
+from loadtest.game.levels import LEVELS, recorded, sentences
 from loadtest.scenarios.course import COURSE
 from loadtest.web import game, learn, questions
 from shop.platform.staticfiles import Storage

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.game.levels import LEVELS, LOCKED, STOPS, WITHDRAW
+from loadtest.game.levels import LEVELS, LOCKED, RECORDED, STOPS, WITHDRAW
 from loadtest.game.record import play
-from loadtest.game.recording import RECORDED
 
 ORDERS: dict[str, str | None] = {
     "race": "A-step A-step B-step B-step B-step A-step",
