@@ -69,7 +69,7 @@ def english(html: str) -> set[str]:
     """Return the texts with words in Latin letters that are neither names nor identifiers."""
     found = set()
     for text in texts_of(html):
-        tokens = re.findall(r"[A-Za-z][\w./:@=+'-]*", text, re.ASCII)
+        tokens = re.findall(r"\b[A-Za-z][\w./:@=+'-]*", text, re.ASCII)
         words = [token.rstrip(".:'") for token in tokens]
         parts = [part for word in words if not IDENTIFIER.search(word) for part in word.split("-")]
         if any(len(part) > 1 and part not in NAMES for part in parts):

@@ -146,7 +146,7 @@ def test_home_poll_replaces_only_what_changed(client):
 
 @pytest.mark.parametrize(
     ("opens_in", "least", "most"),
-    [(-60, 1000, 1000), (0.4, 1000, 1000), (30, 20_000, 30_000), (9999, 60_000, 60_000)],
+    [(-60, 1000, 1000), (0.4, 1000, 1000), (50, 20_000, 50_000), (9999, 60_000, 60_000)],
 )
 def test_polls_follow_the_distance_to_the_opening(client, opens_in, least, most):
     sale = a_sale(opens_in=opens_in)
