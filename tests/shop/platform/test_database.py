@@ -35,7 +35,7 @@ REPLY = 1.2
 """Seconds in which the database must reply to a web process, also to a statement of a lock."""
 SLACK = 1.5
 """Seconds that a loaded machine may take longer; less than a second limit and a timeout."""
-LONG = 10.0
+LONG = 60.0
 """Seconds in which a wait of one or two seconds has ended; it would have no end otherwise."""
 AT_ONCE = 0.8
 """Seconds of the quickest of some calls that do not wait; each wait takes more than 0.9."""

@@ -23,10 +23,10 @@ SOLD_TO = {"customer_id": 7, "sale_id": 3, "key": "k", "session": "cookie", "is_
 
 
 def test_token_contains_what_it_was_issued_for(settings) -> None:
-    text = tokens.issue(**SOLD_TO)
+    began, text = time.time(), tokens.issue(**SOLD_TO)
     assert tokens.read(text, key="k", session="cookie") == (7, 3, True)
-    expires = int(text.split(".")[3])
-    assert expires == pytest.approx(time.time() + settings.PURCHASE_TOKEN_SECONDS, abs=5)
+    issued_at = int(text.split(".")[3]) - settings.PURCHASE_TOKEN_SECONDS
+    assert began - 1 < issued_at <= time.time() + 1
 
 
 def changed(text: str, place: int, to: str) -> str:
@@ -196,8 +196,8 @@ def test_other_changes_end_no_token(change, li):
 
 
 def test_token_of_a_later_sign_in_is_valid():
-    changed_at = time.time()
     tokens.revoke_customer(7)
+    changed_at = time.time()
     old, early, late = changed_at - 60, changed_at + 30, changed_at + tokens.MARGIN + 5
     revoked = [
         tokens.is_revoked(customer_id=7, session="cookie", issued_at=issued_at)
