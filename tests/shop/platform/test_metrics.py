@@ -70,14 +70,14 @@ def test_counters_survive_worker_replacement(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     seen, last = set(), 0.0
     with ShortLived(2) as web:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(seen) < 9 and time.monotonic() < deadline:
             if answer := web.ask_who():
+                if len(seen) == 3 and answer[0] not in seen:
+                    web.hang_up()  # once
                 seen.add(answer[0])
                 assert float(answer[1]) > last
                 last = float(answer[1])
-                if len(seen) == 4:
-                    web.hang_up()
     assert len(seen) >= 9
     # The parent's own, those of two places, and of two more while HUP replaces both workers.
     assert len(list(tmp_path.glob("counter_*.db"))) <= 5

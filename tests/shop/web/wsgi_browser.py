@@ -23,6 +23,7 @@ from shop.models import Sale, User
 from shop.purchase import admission, tokens
 from shop.wsgi import application
 from tests.shop.making import a_customer, signed_in
+from waiting_room import service
 
 FORM = "application/x-www-form-urlencoded"
 SIGNALS = (request_started, request_finished)
@@ -83,8 +84,9 @@ class Browser:
 
 def keep_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what a purchase reads into memory outlast the test."""
-    for module in (active, admission, tokens):
-        for name in ("FRESH", "MAX_AGE"):
+    for name in ("FRESH", "MAX_AGE"):
+        monkeypatch.setattr(service, f"ROOMS_{name}", 600)
+        for module in (active, admission, tokens):
             monkeypatch.setattr(module, name, 600)
 
 
