@@ -136,10 +136,10 @@ def test_terminal_that_closes_during_the_start(
 ) -> None:
     """The addresses do not stay, where `manage.py` would look for them. With nohup it goes on."""
     with start(tmp_path, port, *wrapper) as demo:
-        until((tmp_path / "embedded.env").exists, "the stores")
+        until((tmp_path / "embedded.env").exists, "the stores", 60)
         os.killpg(demo.pid, signal.SIGHUP)
         if wrapper == ["nohup"]:
-            until(lambda: (tmp_path / "static").exists() or demo.poll(), "the next step")
+            until(lambda: (tmp_path / "static").exists() or demo.poll(), "the next step", 60)
             assert demo.poll() is None
             demo.terminate()
         demo.communicate(timeout=60)
@@ -172,8 +172,11 @@ def test_process_that_ends_starts_again(capfd: pytest.CaptureFixture[str]) -> No
     assert web.process.poll() is not None
 
 
-def test_second_ctrl_c_ends_the_wait(capfd: pytest.CaptureFixture[str]) -> None:
+def test_second_ctrl_c_ends_the_wait(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process stays after SIGTERM, and sends the Ctrl-C itself."""
+    monkeypatch.setattr("tools.supervisor.STOP_SECONDS", 120.0)  # the process may be slow
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     script = "trap 'kill -INT $PPID' TERM; echo ready; while :; do sleep 0.05; done"
     web = Part("web", SHELL, "-c", script)

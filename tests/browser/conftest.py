@@ -134,6 +134,7 @@ def problems(page: Page, name: str, *, of_shop: bool = True, small: str = TOO_SM
     Every page fits its screen and is accessible; one of the shop is in one language, and easy to
     touch.
     """
+    page.wait_for_load_state()  # after a click, the style sheets may come later than the text
     language = page.locator("html").get_attribute("lang")
     known = len(complaints)
     violations = Axe().run(page).response["violations"]

@@ -133,6 +133,7 @@ def test_queued_purchase_leads_to_its_order(people):
     page.get_by_role("button", name="Buy now").click()
     expect(page).to_have_url(re.compile("/reservations/"))
     expect(page.get_by_role("status")).to_contain_text("You're in!")
+    page.wait_for_load_state()
     assert page.evaluate(TOO_WIDE) <= 0
     assert Consumer(threading.Event()).round() == 1
     expect(page).to_have_url(re.compile("/orders/"))

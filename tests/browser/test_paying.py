@@ -21,6 +21,7 @@ def order_of(page: Page, slug: str = "speaker") -> Order:
     page.goto(f"/sales/{slug}/")
     page.get_by_role("button", name="Buy now").click()
     expect(page.get_by_role("status")).to_contain_text("Waiting for payment")
+    page.wait_for_load_state()
     return Order.objects.get(customer__username="li")
 
 
