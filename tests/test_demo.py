@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -172,11 +173,9 @@ def test_process_that_ends_starts_again(capfd: pytest.CaptureFixture[str]) -> No
     assert web.process.poll() is not None
 
 
-def test_second_ctrl_c_ends_the_wait(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@patch("tools.supervisor.STOP_SECONDS", 120.0)  # the process may be slow
+def test_second_ctrl_c_ends_the_wait(capfd: pytest.CaptureFixture[str]) -> None:
     """The process stays after SIGTERM, and sends the Ctrl-C itself."""
-    monkeypatch.setattr("tools.supervisor.STOP_SECONDS", 120.0)  # the process may be slow
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     script = "trap 'kill -INT $PPID' TERM; echo ready; while :; do sleep 0.05; done"
     web = Part("web", SHELL, "-c", script)

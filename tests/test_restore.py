@@ -143,7 +143,7 @@ def test_a_restore(
     queue: str,
 ) -> None:
     put_in_force("redis")
-    direct, queued = a_sale(stock=10**6), a_sale(stock=10**6, fulfilment=Sale.Fulfilment.QUEUED)
+    direct, queued = a_sale(stock=5000), a_sale(stock=5000, fulfilment=Sale.Fulfilment.QUEUED)
     customer, other = a_customer(), a_customer()
     (late,) = processes(1)
     file, first, last = dump(direct, queued, tmp_path)

@@ -139,7 +139,6 @@ def test_set_up_again_when_the_python_is_gone(clone: Path, port: int) -> None:
         python.symlink_to(clone / "gone")
     nobody = f"http://{HOST}:{port}/"
     _, said = run_setup(clone, PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull)
-    assert "The Python packages cannot be installed." in said
     assert "Creating .venv" in said
 
 
