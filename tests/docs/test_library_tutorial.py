@@ -202,11 +202,3 @@ def run_example(reader: Reader) -> None:
     without, locked = re.findall(r"lock: (\d+) left of 100", printed)
     assert int(without) > 0
     assert int(locked) == 0
-
-
-def test_control_other_output_is_found(reader: Reader) -> None:
-    with pytest.raises(AssertionError):
-        reader.next("python")  # the page begins with a shell block
-    reader.blocks = [Block(PAGE, "text", "report:1  vm:1:a:b-1  4.2 s\n", 1)]
-    with pytest.raises(AssertionError):
-        reader.compare("No locks are held in default.")
