@@ -49,7 +49,7 @@ runs.RESEND_INTERVAL = timedelta(seconds=EVERY)  # as often as the schedule
 
 
 def _wait_at(gate: str, attempt: int) -> None:
-    redis = Redis.from_url(settings.REDIS_URL)
+    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=None)  # as long as the gate
     redis.rpush("started", json.dumps({"gate": gate, "attempt": attempt, "pid": os.getpid()}))
     redis.blmove(gate, gate, GATE_TIMEOUT)  # the entry stays, for any number of redeliveries
 
