@@ -1,12 +1,13 @@
 """The circuit breaker: one thread of a process finds out that a server does not respond."""
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 from django.db.utils import ConnectionHandler
 
-from devservers.faults.waiting import until
+from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.circuit_breaker import CircuitBreaker
 from locking.backends.database.breaker import breaker_of
 from locking.backends.redis.connection import Connection, Disconnected
@@ -99,10 +100,10 @@ def test_each_database_that_the_options_name_has_its_own() -> None:
 
 
 def test_it_closes_with_the_first_successful_probe() -> None:
-    probes = []
+    probes, may_probe = [], threading.Event()
 
     def probe() -> None:
-        probes.append(1)
+        probes.append(may_probe.wait(WAIT_TIMEOUT))
         if len(probes) < 3:
             raise TimeoutError
 
@@ -110,6 +111,7 @@ def test_it_closes_with_the_first_successful_probe() -> None:
     breaker.open()
     breaker.open()
     assert breaker.is_open
+    may_probe.set()
     until(lambda: not breaker.is_open)
     assert len(probes) == 3, "each call of open() started a probing thread"
 

@@ -58,9 +58,9 @@ def test_one_thread_repeats_all_releases() -> None:
 def test_release_is_not_repeated_after_its_ttl() -> None:
     threads: list[int] = []
     pending = PendingReleases()
-    pending.add(failing(float("inf"), threads), 1.0)
+    pending.add(failing(float("inf"), threads), 0.2)
     until(lambda: pending.is_idle)
-    assert len(threads) > 1
+    assert threads
 
 
 @pytest.mark.parametrize("error", [LockUnavailable, ZeroDivisionError])

@@ -15,7 +15,7 @@ from locking.claims import Claim, Grant
 from locking.testing.calls import in_thread, within
 from tests.locking.calls import acquired
 from tests.locking.held_call import HeldCall
-from tests.locking.scripted import scripted
+from tests.locking.scripted import scripted, waiters
 
 
 @pytest.mark.parametrize("names", [[], "abc"])
@@ -101,7 +101,7 @@ def test_lease_that_ends_during_the_wait_is_reported(backend) -> None:
             pytest.fail("the first lease ended before the second was granted")
 
     def release_late() -> None:
-        until(lambda: "a" in {held.name for held in backend.inspect()}, "the first grant")
+        until(lambda: waiters(backend.backend), "the wait after the first grant")
         until(lambda: "a" not in {held.name for held in backend.inspect()}, "its end")
         backend.break_lock("b")
 

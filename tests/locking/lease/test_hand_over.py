@@ -115,13 +115,13 @@ def test_other_values_are_no_tickets(ticket) -> None:
 @pytest.mark.django_db(transaction=True)
 class TestPolicy:
     def test_fence_and_options_are_continued(self) -> None:
-        with lock("hand-over:1", timeout=5, ttl=3) as lease:
+        with lock("hand-over:1", timeout=5, ttl=60) as lease:
             ticket = lease.hand_over()
         assert lease.epoch
         with lock.take_over(ticket) as taken:
             assert (taken.epoch, taken.mode) == (lease.epoch, lease.mode)
             assert taken.fence > lease.fence
-            assert taken.claim.ttl == 3
+            assert taken.claim.ttl == 60
             with lock("hand-over:1") as again:
                 assert again is taken
         with pytest.raises(LockLost), lock.take_over(ticket):

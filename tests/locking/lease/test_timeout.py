@@ -17,7 +17,7 @@ with_rows = pytest.mark.django_db(transaction=True)
 
 
 def until_waiting(backend, number: int) -> None:
-    until(lambda: backend.inspect()[0].waiters == number)
+    until(lambda: backend.backend.holders("report:7")[0].waiters == number)
 
 
 async def enter(lock: Lock) -> None:
@@ -61,7 +61,7 @@ def test_holder_of_the_moment_is_named():
     first, next_ = redis.lock("report:7"), redis.lock("report:7")
     first.acquire()
     with ThreadPoolExecutor(2) as pool:
-        second = pool.submit(lambda: next_.acquire() and next_.lease)
+        second = pool.submit(lambda: next_.acquire(timeout=30) and next_.lease)
         until_waiting(redis, 1)
         waits = pool.submit(timed_out, redis.lock, 3.0)
         until_waiting(redis, 2)

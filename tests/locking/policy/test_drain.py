@@ -129,7 +129,6 @@ def test_switch_waits_for_holders_that_renew(apart, old, new) -> None:
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["a holder stays", "no reply"])
 def test_switch_stops_waiting_but_keeps_the_names(apart, old, new, monkeypatch, is_silent) -> None:
-    monkeypatch.setattr(switching, "SWITCH_GRACE", 1.0)
     old.ttl = 0.1
     error, text = LockTimeout, "'a' is still held in 'old'"
     with lock("a", ttl=30):
@@ -137,7 +136,9 @@ def test_switch_stops_waiting_but_keeps_the_names(apart, old, new, monkeypatch, 
         until(lambda: row().still_held, "the hand-over")
         if is_silent:
             old.backend.then("inspect", *[unavailable] * 1000)
+            until(lambda: len(old.backend.script["inspect"]) < 1000, "its silence")
             error, text = LockUnavailable, "'a' must wait"
+        monkeypatch.setattr(switching, "SWITCH_GRACE", 0.1)
         with pytest.raises(error, match=text):
             switched.result(WAIT_TIMEOUT)
         assert (row().state, row().still_held, row().epoch) == ("draining", ["a"], 2)

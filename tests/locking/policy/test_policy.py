@@ -101,6 +101,7 @@ def test_read_that_hangs_is_replaced(transactional_db, monkeypatch) -> None:
     try:
         with pytest.raises(LockUnavailable):
             policy.current()
+        monkeypatch.setattr(active, "READ_TIMEOUT", WAIT_TIMEOUT)
         LockPolicy.objects.update(epoch=7)
         until(_answers, "another read")
     finally:
