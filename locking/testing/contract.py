@@ -71,7 +71,7 @@ class Contract(Ends, Shared, Faults):
             assert seen.owner == lease.owner
             assert seen.token in (lease.token, None)
             ends_in = (seen.expires_in or 0) / locks.ttl
-            assert not locks.capabilities.expires or 0.5 < ends_in <= 1.2
+            assert not locks.capabilities.expires or 0.2 < ends_in <= 1.2
         assert not locks.lock(name).locked()
         assert name not in {held.name for held in locks.inspect()}
         if locks.capabilities.lists_holders and locks.capabilities.exclusion == "machines":
@@ -87,17 +87,22 @@ class Contract(Ends, Shared, Faults):
     ) -> None:
         """Processes count in a file under the lock; no number is lost if it excludes them."""
         path, workers, times = tmp_path / "number", [another() for _ in range(3)], 40
+        tokens: list[list[int]] = []
         path.write_text(f"{0:08d}")
         for worker in workers:
             assert worker.call("count", path, name, 0, slots) == [], "all have started"
-        for worker in workers:
-            worker.send("count", path, name, times, slots)
-        tokens = [worker.receive() for worker in workers]
-        counted = int(path.read_text())
+
+        def loses_updates() -> bool:
+            path.write_text(f"{0:08d}")
+            for worker in workers:
+                worker.send("count", path, name, times, slots)
+            tokens[:] = [worker.receive() for worker in workers]
+            return int(path.read_text()) < 3 * times
+
         if locks.capabilities.exclusion != "machines":
-            assert counted < 3 * times, "the control lost no update, so there was no race"
+            until(loses_updates, "a race in the control")
             return
-        assert counted == 3 * times
+        assert not loses_updates()
         if locks.capabilities.fencing:
             assert len(set().union(*tokens)) == 3 * times, "two grants have the same token"
             assert tokens == [sorted(some) for some in tokens]

@@ -29,7 +29,6 @@ if not settings.configured or os.environ["DJANGO_SETTINGS_MODULE"].endswith("tas
 from locking.jobs import runs  # noqa: E402
 from locking.jobs.run_once import current_run, enqueue_run, run_once  # noqa: E402
 
-FIRST = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 GATE_TIMEOUT = 60
 
 
@@ -59,11 +58,11 @@ def control(number: int) -> None:
     affect("control", number, 1)
 
 
-def send(number: int, every: int) -> None:
-    """Enqueue both tasks for each scheduled time; one in `every` waits at a gate."""
+def send(number: int, every: int, first: int) -> None:
+    """Enqueue both tasks for each second from `first` on; one in `every` waits at a gate."""
     for one in range(number):
         gate = "" if one % every else f"gate-{one}"
-        enqueue_run(once, [one, gate], scheduled_for=FIRST + timedelta(seconds=one))
+        enqueue_run(once, [one, gate], scheduled_for=datetime.fromtimestamp(first + one, UTC))
         if one < 5:
             control.enqueue(one)
 

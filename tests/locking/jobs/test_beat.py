@@ -1,6 +1,7 @@
 """All beats send messages for the same scheduled times."""
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from celery.exceptions import OperationalError
 from django.db import connection, connections
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
+from devservers.faults.waiting import until
 from locking.jobs import runs, times
 from locking.jobs.beat import EARLY, MISSED, AlignedInterval, Scheduler, scheduled_times
 from locking.jobs.tasks import prune_job_runs
@@ -79,6 +81,7 @@ def sent(monkeypatch) -> list[dict]:
 
 @pytest.fixture
 def scheduler(transactional_db: None) -> Scheduler:
+    until(lambda: time.time() % 3600 < 3580, "an hour that does not end during the test", 30)
     app = Celery("beat", set_as_current=False)
     app.conf.result_expires = None
     app.conf.beat_schedule = {

@@ -46,6 +46,7 @@ def odd() -> str:
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     executed.clear()
+    monkeypatch.setitem(globals(), "body", None)
     monkeypatch.setattr(celery_queue, "current_app", celery)
 
 

@@ -112,7 +112,8 @@ def site(request: Any, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.parametrize(("number", "every"), [(40, 10), (1000, 25)])
 def test_one_effect_per_scheduled_time(site: Site, number: int, every: int) -> None:
     """Two senders enqueue every run; each gate is a run whose worker is killed or stopped."""
-    senders = [site.do(f"send({number}, {every})") for _ in range(2)]
+    first = int(time.time()) - 10_000
+    senders = [site.do(f"send({number}, {every}, {first})") for _ in range(2)]
     start_all(site.workers)
     faults: Counter[str] = Counter()
     stopped: dict[str, Any] | None = None

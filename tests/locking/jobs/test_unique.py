@@ -115,12 +115,12 @@ def test_second_send_while_it_runs_returns_the_first(job: Job) -> None:
 @pytest.mark.parametrize("job", [fail, soft, hard], indirect=True)
 def test_failure_and_time_limit_free_the_key(job: Job) -> None:
     first = job.send()
-    job.wait_for_start()
-    if job.task is fail:  # the others may have ended by now
+    if job.task is fail:  # the others may have ended by now, even before their start
+        job.wait_for_start()
         assert job.send() == first
         job.open()
     job.wait_until_free()
-    assert len(job.starts()) == 1
+    assert len(job.starts()) <= 1
 
 
 @pytest.mark.parametrize("job", [unique_app.again, unique_app.automatic], indirect=True)

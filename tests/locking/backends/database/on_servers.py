@@ -142,9 +142,10 @@ class Rows(OnServer):
                 assert waiter.result(WAIT_TIMEOUT)
 
     def test_question_who_holds_a_name_reads_one_row(self, locks: LockStore, name: str) -> None:
-        lock, root = locks.lock(name, timeout=5), self.database.connect()
+        make = partial(locks.lock, timeout=5, renew=False)
+        lock, root = make(name), self.database.connect()
         assert not lock.locked()
-        with lock as lease, locks.lock(f"{name}-other", timeout=5):
+        with lock as lease, make(f"{name}-other"):
             assert lock.locked(), "on a new connection"
             before = root.requests()
             assert lock.locked()

@@ -187,11 +187,11 @@ def test_message_without_a_grant_does_not_prolong_the_wait(
     """It asks the waiter to try again, and arrives when the time of the wait is over."""
 
     async def wait() -> bool:
-        return await store_of(backend).lock(NAME).aacquire(timeout=0.5)
+        return await store_of(backend).lock(NAME).aacquire(timeout=2.0)
 
     async def main() -> None:
         async with store_of(backend).lock(NAME, ttl=60):
-            waiter, over = asyncio.create_task(wait()), time.monotonic() + 0.6
+            waiter, over = asyncio.create_task(wait()), time.monotonic() + 2.1
             await asyncio.to_thread(until, lambda: waiting(backend) == 1)
             with client.Redis.from_url(server.url, decode_responses=True) as raw:
                 channel, _, _, owner = raw.lindex(backend.keys(NAME)[1], 1).split(" ", 3)

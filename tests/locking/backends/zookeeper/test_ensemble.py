@@ -10,7 +10,7 @@ import pytest
 from devservers import start_all
 from devservers.faults.ensemble import FailLeader, LeaderFailure, Partitioned, leader
 from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking import LockLost, LockUnavailable
+from locking import Lease, LockLost, LockUnavailable
 from tests.fault_rows import SLACK
 from tests.locking.backends.zookeeper.test_zookeeper import connected, name
 from tests.locking.calls import acquired, store_of
@@ -35,7 +35,7 @@ class TestLeader:
         session = 4.0
         with Partitioned() as ensemble:
             backends = [connected(ensemble.hosts, SESSION_TIMEOUT=session) for _ in range(3)]
-            inside: list[int] = []
+            inside: list[Lease] = []
             overlaps: list[object] = []
             grants: list[tuple[float, int]] = []
             over = threading.Event()
@@ -45,13 +45,13 @@ class TestLeader:
                 while not over.is_set():
                     try:
                         with lock as lease:
-                            inside.append(number)
-                            others = [one for one in inside if one != number]
+                            inside.append(lease)
+                            others = [one for one in inside if one is not lease and not one.lost]
                             if others and not lease.lost:
                                 overlaps.append(others)
                             grants.append((time.monotonic(), lease.token))
                             over.wait(0.005)
-                            inside.remove(number)
+                            inside.remove(lease)
                     except (LockUnavailable, LockLost):
                         continue
 
