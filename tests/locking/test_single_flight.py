@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -368,7 +368,8 @@ def test_failed_cache_is_not_used_for_a_second(settings, monkeypatch):
             assert flight.get_or_build("mute:1", lambda: "newer", **KEPT) == "newer"
         asked.assert_not_called()
         redis.resume()
-        flight._cache_paused_until = time.monotonic()
+        later = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + WAIT_TIMEOUT)
+        monkeypatch.setattr(single_flight, "time", later)
         assert flight.get_or_build("mute:1", unexpected, **KEPT) == "old"
 
 
