@@ -310,6 +310,7 @@ class Ends(ContractBase):
         else:
             lease.check()
             lock.release()
+        assert in_thread(acquire_and_release, locks, name, 5), "its use opens it again"
 
     @needs(lambda can: can.exclusion == "machines")
     def test_unreachable_store_fails_in_bounded_time(self) -> None:

@@ -136,13 +136,6 @@ def test_fixture_replaces_every_backend(lock_clock: VirtualClock) -> None:  # no
         lock_clock.advance(1)
 
 
-def test_backends_of_the_settings_return() -> None:
-    before = type(locks["redis"].backend)
-    with locks_in_memory():
-        assert type(locks["redis"].backend) is InMemoryBackend
-    assert type(locks["redis"].backend) is before
-
-
 def test_fixtures_serve_a_project_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_project.py").write_text(TESTS)

@@ -25,7 +25,8 @@ from locking import LockLost, LockMisuse
 from locking.lease import LockStore, TakenOver
 from locking.testing import contract
 from locking.testing.calls import acquire_and_release, in_thread
-from locking.testing.contract_base import Another, ContractBase, needs
+from locking.testing.contract_base import Another, ContractBase, Open, needs
+from locking.testing.contract_faults import LONG
 from locking.testing.driver import StoreDriver
 from tests.locking.backends.store_drivers import OwnStore
 from tests.locking.calls import acquired
@@ -231,6 +232,20 @@ class Contract(OnRealStores, contract.Contract):
         until(lambda: threading.active_count() <= threads, "the end of new threads")
         assert not locks.held
         assert not [held for held in locks.inspect() if held.name.startswith(name)]
+
+    @needs(lambda can: can.lists_holders and can.exclusion == "machines", "requests")
+    def test_question_who_holds_a_name_does_not_read_other_locks(
+        self, driver: StoreDriver, open_store: Open, name: str
+    ) -> None:
+        locks, sent = open_store(), list[int]()
+        names = [name, *(f"{name}-{number}" for number in range(5))]
+        with locks.all_of(names, ttl=LONG, timeout=5) as leases:
+            for _ in range(3):  # the first question opens a connection
+                before = driver.requests()
+                (found,) = locks.backend.holders(name)
+                sent.append(driver.requests() - before)
+            assert (found.owner, found.token) == (leases[name].owner, leases[name].token)
+        assert min(sent) <= 1
 
     @needs(lambda can: can.hands_over and can.exclusion == "machines")
     def test_another_process_continues_the_lease_and_renews_it(

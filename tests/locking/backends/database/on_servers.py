@@ -141,18 +141,6 @@ class Rows(OnServer):
                     root(self.allow)
                 assert waiter.result(WAIT_TIMEOUT)
 
-    def test_question_who_holds_a_name_reads_one_row(self, locks: LockStore, name: str) -> None:
-        make = partial(locks.lock, timeout=5, renew=False)
-        lock, root = make(name), self.database.connect()
-        assert not lock.locked()
-        with lock as lease, make(f"{name}-other"):
-            assert lock.locked(), "on a new connection"
-            before = root.requests()
-            assert lock.locked()
-            assert root.requests() - before <= 1
-            (found,) = locks.backend.holders(name)
-            assert (found.owner, found.token) == (lease.owner, lease.token)
-
     @pytest.mark.faults(row=16, fired="row locked by a transaction")
     def test_row_that_a_transaction_has_locked_is_waited_for(
         self, locks: LockStore, name: str

@@ -227,22 +227,6 @@ def test_extension_gives_up_while_the_grant_still_lasts(
     assert backend.extend(short, grant.token, 8.0) > grant.deadline
 
 
-def test_one_lock_is_read_with_one_command(server: Redis, connect: Connect) -> None:
-    backend = connect(server.url)
-    held = [Claim(name=f"{number}", ttl=60.0) for number in range(50)]
-    for one in held:
-        assert backend.acquire(one, 0)
-    backend.holders("7")  # sends the script
-    with client.Redis.from_url(server.url) as raw:
-        before = raw.info("stats")["total_commands_processed"]
-        (found,) = backend.holders("7")
-        used = raw.info("stats")["total_commands_processed"] - before
-    assert found.owner == held[7].owner
-    assert backend.holders("50") == []
-    # INFO, EVALSHA, and the commands of the script.
-    assert used <= 5
-
-
 def test_clock_that_is_a_century_ahead_does_not_exhaust_the_tokens(
     server: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,19 +95,6 @@ class TestQueue:
             assert sum(len(of_path) for of_path in watchers.values()) <= 1 + len(waits) // 8
         until(lambda: not any(watchers.values()), "the holder's node taking its watch along")
 
-    def test_question_who_holds_a_name_reads_one_queue(
-        self, backend: ZooKeeperBackend, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with store_of(backend).lock(name, timeout=5), store_of(backend).lock(f"{name}-other"):
-            client, asked = backend.session.client, list[str]()
-            ask = client.get_children_async
-            monkeypatch.setattr(
-                client, "get_children_async", lambda path: asked.append(path) or ask(path)
-            )
-            assert store_of(backend).lock(name).owned()
-            assert not store_of(backend).lock(f"{name}-free").locked()
-        assert [path.rpartition("/")[2] for path in asked] == [name, f"{name}-free"]
-
     def test_names_that_are_used_once_leave_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flags = ["-Dznode.container.checkIntervalMs=500", "-Dznode.container.maxPerMinute=1000000"]
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(flags))
@@ -139,18 +126,6 @@ class TestQueue:
 
 
 class TestSession:
-    def test_close_releases_locks_and_use_opens_again(
-        self, backend: ZooKeeperBackend, other: ZooKeeperBackend, name: str
-    ) -> None:
-        lock = store_of(other).lock(name)
-        lease = acquired(lock, timeout=5)
-        other.close()
-        until(lambda: lease.lost, "the lease ending with the session")
-        with pytest.raises(LockLost):
-            lock.release()
-        with store_of(backend).lock(name, timeout=WAIT_TIMEOUT):
-            assert not in_thread(store_of(other).lock(name).acquire, False)
-
     def test_second_call_to_a_down_ensemble_fails_at_once(self, name: str) -> None:
         server = ZooKeeper(1)
         backend = ZooKeeperBackend("down", location=server.hosts, options={"CONNECT_TIMEOUT": 4.0})
