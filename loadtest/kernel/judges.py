@@ -27,6 +27,8 @@ from loadtest.kernel.holds import Hold, Lease, holds, overlaps
 from locking.claims import Capabilities
 from shop.models import Order, digest
 
+INVERSION = SECOND // 4
+"""Two claims closer than this may have been sent in the other order than recorded."""
 MOST = 5
 """Findings of one judge; a run that breaks a promise often breaks it everywhere."""
 
@@ -89,14 +91,26 @@ def judge(run: Run) -> list[Finding]:
 def facts(run: Run) -> dict[str, Any]:
     """Return the numbers of a run."""
     believing = overlaps(run.holds, "believed")
+    kinds = Counter((e["do"], e.get("type"), e.get("error")) for e in run.events)
     return {
         "events": len(run.events),
         "grants": len(run.holds),
         "lease_overlaps": len(overlaps(run.holds)),
         "overlaps": len(believing),
         "overlap_seconds": round(max((one[2] for one in believing), default=0) / SECOND, 3),
-        "faults": sum((e["do"], e.get("type")) == ("fault", "start") for e in run.events),
+        "inversions": inversions(run.holds),
+        "faults": kinds["fault", "start", None],
+        "stale_writes": kinds["write", "fail", "StaleFence"],
     }
+
+
+def inversions(grants: Iterable[Hold]) -> int:
+    """Count the grants that overtook a claim which was `INVERSION` older."""
+    count, earliest = 0, defaultdict[str, float](lambda: math.inf)
+    for hold in reversed(list(grants)):
+        count += earliest[hold.name] < hold.asked - INVERSION
+        earliest[hold.name] = min(earliest[hold.name], hold.asked)
+    return count
 
 
 # --- locks -----------------------------------------------------------------------------------

@@ -65,6 +65,11 @@ def test_leases_and_tokens(script: str, broken: str, overlaps: tuple[int, int]) 
     assert judge(Run(run.events, promise=Promise(exclusive=False, fencing=False))) == []
 
 
+def test_grant_before_an_older_claim_counts_as_inversion() -> None:
+    assert facts(Run(told("a? ... b? b=1 b. a=2")))["inversions"] == 1
+    assert facts(Run(told("a? b? b=1 b. a=2")))["inversions"] == 0
+
+
 def bought(user: int, *ends: tuple[str, str]) -> list[Event]:
     """Return the attempts of a customer; each end is a type and an order."""
     form = {"t": user, "actor": "p", "do": "buy", "user": user, "key": "k", "quantity": 1}
