@@ -324,10 +324,10 @@ class Ends(ContractBase):
     @needs(lambda can: can.exclusion != "none")
     def test_broken_lock_is_lost_by_its_holder(self, locks: LockStore, name: str) -> None:
         lost = threading.Event()
-        lock = locks.lock(name, on_lost=lambda lease: lost.set())
+        lock = locks.lock(name, ttl=2 * WAIT_TIMEOUT, on_lost=lambda lease: lost.set())
         lock.acquire(timeout=5)
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(acquire_and_release, locks, name)
+            waiter = pool.submit(acquire_and_release, locks, name, 2 * WAIT_TIMEOUT)
             until(lambda: self.waiting(locks, name) != 0, "the wait")
             try:
                 assert locks.break_lock(name)
