@@ -100,7 +100,7 @@ def _column(depth: int, heading: str, *cells: str) -> list[str]:
     names = [""] * (depth + 1 - len(names)) + names
     sizes = [len(_COLOUR.sub("", cell)) for cell in (*names, *cells)]
     width = max(sizes)
-    is_number = all(_NUMBER.fullmatch(cell) for cell in cells if cell) and any(cells)
+    is_number = all(_NUMBER.fullmatch(cell) for cell in cells if cell)
     padded = []
     for cell, size in zip((*names, *cells), sizes, strict=True):
         space = " " * (width - size)

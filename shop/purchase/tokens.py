@@ -147,9 +147,9 @@ def revoke_customer(customer_id: int) -> None:
     _revoke(_customer(customer_id))
 
 
-def delete_expired() -> int:
-    """Delete the revocations whose tokens have all expired; return their number."""
-    return TokenRevocation.objects.filter(revoked_at__lte=_oldest()).delete()[0]
+def delete_expired() -> None:
+    """Delete the revocations whose tokens have all expired."""
+    TokenRevocation.objects.filter(revoked_at__lte=_oldest()).delete()
 
 
 def connect_revocation() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -232,6 +233,10 @@ def test_failed_read_is_shared_for_a_moment(stores, monkeypatch) -> None:
         raise LockUnavailable
 
     policy.current()
+    policy.invalidate()
+    once = Mock(side_effect=[LockUnavailable, LockPolicy()])
+    monkeypatch.setattr(active, "stored_policy", once)
+    assert policy.current(), "the server had closed an idle connection"
     monkeypatch.setattr(active, "stored_policy", fail)
     monkeypatch.setattr(active, "FAILURE_PAUSE", WAIT_TIMEOUT)
     policy.invalidate()

@@ -17,6 +17,7 @@ from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.requests import Asked
 from locking.backends.redis.scripts import MAX_SLEEP
+from locking.testing.calls import acquire_and_release
 from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
 from tests.locking.calls import store_of
 
@@ -216,3 +217,4 @@ def test_task_left_in_a_closed_loop_disturbs_no_other_loop(backend: RedisBackend
         loop.close()
         asyncio.run(use("other"))
     assert not left.done()
+    assert acquire_and_release(store, NAME, 0), "the release skips the task that is left"
