@@ -198,11 +198,7 @@ class _Slot:
             connection = self._cluster.pool(node).open(channel) if is_asking else self.open(channel)
             connection.redirected = is_first
 
-    def call(self, request: Callable[..., T], *args: object) -> T:
-        """Send a request that may run twice; see `ConnectionPool.call`."""
-        connection, reply = self.retry_once(self.get(), request, *args)
-        self.give(connection)
-        return reply
+    call = ConnectionPool.call
 
 
 def open_pool(url: str, **options: Any) -> ConnectionPool:

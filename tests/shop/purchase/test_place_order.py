@@ -5,7 +5,6 @@ Refusals are in tests/shop/web/test_bad_purchases.py.
 
 import time
 from datetime import timedelta
-from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -97,10 +96,15 @@ def test_lock_timeout_counts_from_the_request(guard, settings) -> None:
     assert nothing_changed(sale)
 
 
-@pytest.mark.parametrize("at", ["the start", "the lock"])
+@pytest.mark.parametrize("at", ["the start", "the lock", "a refusal"])
 def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None:
     sale = a_sale()
-    late = partial(setattr, settings, "HARD_DEADLINE", -1.0)
+
+    def late() -> None:
+        settings.HARD_DEADLINE = -1.0
+        if at == "a refusal":
+            raise LockTimeout
+
     if at == "the start":
         late()
     else:
@@ -108,7 +112,7 @@ def test_nothing_is_written_after_the_hard_deadline(at, guard, settings) -> None
     with pytest.raises(ServiceUnavailable):
         buy(sale)
     assert nothing_changed(sale)
-    assert bool(guard.times("acquire")) == (at == "the lock")
+    assert bool(guard.times("acquire")) == (at != "the start")
     settings.HARD_DEADLINE = 60.0
     buy(sale)  # it was given back
 
