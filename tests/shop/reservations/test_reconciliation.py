@@ -13,6 +13,7 @@ from devservers.faults.waiting import until
 from inventory import stock
 from inventory.exceptions import OutcomeUnknown
 from inventory.statements import Statement
+from locking import locks
 from shop.administration.audit import audit_sale
 from shop.errors import LimitReached, ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
@@ -26,6 +27,8 @@ from shop.reservations.reconciliation import (
     load,
     reconcile,
 )
+from shop.sales.stock_lock import lock_name
+from tests.locking.calls import held_by_another
 from tests.shop.making import a_customer, buy, fresh
 from tests.shop.purchases import armed_once
 from tests.shop.queued import (
@@ -220,7 +223,7 @@ def test_reservation_is_not_lost_while_a_generation_is_filled() -> None:
     assert [*found, status(queued)] == ["waiting", "waiting"]
 
 
-def test_order_that_was_read_before_a_load_returns_its_unit_at_once() -> None:
+def test_order_that_was_read_before_a_load_returns_its_unit_at_once(settings) -> None:
     sale = a_queued_sale(stock=1)
     ask(sale)
     consume()
@@ -229,6 +232,10 @@ def test_order_that_was_read_before_a_load_returns_its_unit_at_once() -> None:
     load(sale=fresh(sale))
     cancel_order(order=order)
     assert store.left(sale=fresh(sale)) == 1
+    store.delete(sale=fresh(sale))
+    settings.LOCK_TIMEOUT = 0.0
+    with held_by_another(locks["process"], lock_name(sale.pk)):
+        assert told(sale, 1) == {"Overloaded": 1}, "the next load needs the lock"
 
 
 def test_threads_that_share_a_sale_load_it_once() -> None:
