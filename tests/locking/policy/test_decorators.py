@@ -133,6 +133,7 @@ class TestViews:
     def test_view_runs_under_its_lock_or_is_refused(self, kind: str, held: None) -> None:
         response = VIEWS[kind](42)
         assert response.status_code == (503 if kind == "async" else 409)
+        assert (pay.__name__, apay.__name__) == ("pay", "apay"), "tasks and tools go by it"
         assert response["Retry-After"] == "1"
         assert b"Another request holds the lock" in response.content
         assert VIEWS[kind](43).content == b"paid"

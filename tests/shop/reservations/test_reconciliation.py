@@ -285,8 +285,11 @@ def test_command_and_audit_report_the_repair(capsys) -> None:
     redis_command("HINCRBY", state, "stock", -2)
     audit = audit_sale(sale=fresh(sale))
     assert (audit.ok, audit.reserved, audit.drift) == (True, 1, -2)
+    soon = a_queued_sale(opens_in=30)
     call_command("reconcile_queued")
-    assert f"{sale.slug}  drift -2\n" in capsys.readouterr().out
+    rows = capsys.readouterr().out
+    assert f"{sale.slug}  drift -2\n" in rows
+    assert f"{soon.slug}  loaded True\n" in rows, "before its opening"
     call_command("reconcile_queued")
     assert f"{sale.slug}  none\n" in capsys.readouterr().out
     assert not Repair(sale=sale.slug)
