@@ -187,6 +187,8 @@ def test_reservation_page_is_private(shop) -> None:
     assert shop.get(own).status_code == 200, "the control"
     for text in (own[9:-1][:-1] + "A", own[9:-2], own[10:-1], "x" * 22, "", own[9:31] + "ä"):
         assert shop.get(f"/reservations/{text}/").status_code == 404
+    Sale.objects.all().delete()
+    assert shop.get(own).status_code == 404, "an empty sale may be deleted"
 
 
 CHUNK = 50
