@@ -49,6 +49,7 @@ def test_list_and_page_show_who_waits(amy: Client) -> None:
     for name, value in (("state", "before the opening"), ("people", "3 / 0 / 3")):
         assert re.search(f'field-{name}">.*?<div class="readonly">{value}</div>', page)
     assert re.search('People admitted per minute:</label> <div class="readonly">6</div>', page)
+    assert amy.post(f"{LIST}{room.pk}/delete/", {"post": "yes"}).status_code == 403
 
 
 def test_older_page_of_a_room_keeps_what_another_page_saved(amy: Client) -> None:
