@@ -127,6 +127,7 @@ def test_photo_is_replaced_and_removed(amy, media, django_capture_on_commit_call
     product = Product.objects.get()
     change = f"/admin/inventory/product/{product.pk}/change/"
     first = product.photo.name
+    assert f'class="preview" src="{product.photo.url}"' in amy.get(change).text
     with django_capture_on_commit_callbacks(execute=True):
         photo = SimpleUploadedFile("b.png", encoded("PNG"), "image/png")
         amy.post(change, {**PRODUCT, "photo": photo})

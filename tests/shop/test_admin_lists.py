@@ -120,6 +120,7 @@ def test_units_that_staff_remove_are_called_removed(amy) -> None:
     buy(sale)
     moved = [str(one) for one in listed(amy, "inventory/stockmovement")]
     assert moved == ["-1 reserved for an order", "-5 removed", "+5 stocked", "+10 stocked"]
+    assert amy.get("/admin/inventory/stockmovement/").text.count(str(sale.product)) >= len(moved)
 
 
 def test_list_counts_and_pages_through_a_limited_number_of_rows(amy, orders, monkeypatch) -> None:
@@ -161,3 +162,4 @@ def test_older_page_of_a_product_keeps_what_another_page_saved(amy):
     product.refresh_from_db()
     assert (str(product.price), product.description) == ("19.00", "Boils.")
     assert list(Product.objects.filter(is_listed=True)) == []
+    assert ">¥19<" in amy.get(listed).text
