@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 from django.db import connection
 
+from inventory.exceptions import OutcomeUnknown
 from locking import locks
 from shop.errors import ServiceUnavailable
 from shop.models import Order, RejectedReservation, Sale, User
@@ -83,16 +84,17 @@ def test_reservation_under_a_raised_limit_is_written(monkeypatch) -> None:
 
 
 @EVERY
-def test_order_of_an_unanswered_commit_is_not_rejected(strategy, settings) -> None:
-    """The last attempt commits the batch, and its reply is lost."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_order_of_an_unanswered_commit_is_not_rejected(strategy, is_late, settings) -> None:
+    """The last attempt commits the batch, and its reply is lost; or the commit is yet to come."""
     put_in_force("process", strategy)
     sale = a_queued_sale(stock=1)
     queued, commit = ask(sale), order_writer.withdraw
 
     def commit_without_reply(*args: object, **options: object) -> None:
-        if unanswered.call_count >= settings.MAX_ATTEMPTS:
+        if unanswered.call_count >= settings.MAX_ATTEMPTS and not is_late:
             commit(*args, **options)
-        raise LOST
+        raise OutcomeUnknown if unanswered.call_count > settings.MAX_ATTEMPTS else LOST
 
     with patch.object(order_writer, "withdraw", side_effect=commit_without_reply) as unanswered:
         consumer.Consumer(threading.Event()).round()
