@@ -108,9 +108,10 @@ def place_order(wanted: PurchaseRequest) -> Placed:
             wanted, last = wanted._replace(is_first=False), _recover(wanted, error, last)
             if not last.tries_again:
                 break
-    # The database may not respond, and another refusal might hide an order with the key.
-    if last.refusal is ServiceUnavailable or current_deadline().is_over:
-        raise ServiceUnavailable
+    if last.refusal is ServiceUnavailable:
+        raise ServiceUnavailable  # the database may not respond
+    if current_deadline().is_over:
+        raise Overloaded  # another refusal might hide an order with the key
     if replayed := _replay(wanted, _earlier_orders(wanted)):
         return replayed
     raise last.refusal
