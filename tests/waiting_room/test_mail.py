@@ -90,6 +90,7 @@ def test_every_request_leads_to_a_message(state: str) -> None:
     assert ("We'll email you when it's your turn." in page) != was_told
     remind(sale=room.sale, customer=person)
     open_now(room.sale)
+    assert Message.objects.filter(kind="opening").delete()[0] == 1
     until(lambda: service.place_of(sale=room.sale, customer_id=person.pk).admitted, "the turn")
     assert [send_mail(), send_mail()] == [0 if state == Message.State.SENDING else 1, 0]
 
