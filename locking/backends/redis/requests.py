@@ -23,6 +23,7 @@ from locking.backends.redis.scripts import (
     LAST_TICK,
     MAX_SLEEP,
     MAX_STAGGER,
+    QUEUE_LIFE,
     RECHECK_DELAY,
     RELEASE,
     SALT_BITS,
@@ -236,8 +237,12 @@ class RedisRequests(Backend):
             raise
 
     def repeat_release(self, claim: Claim, entry: str) -> None:
-        """Withdraw in the background what the claim may hold: the lock, or a place in the queue."""
-        self.pending_releases.add(lambda: self._run(RELEASE, claim, self.ticks(), entry), claim.ttl)
+        """Withdraw in the background what the claim may hold: the lock, or a place in the queue.
+
+        The place outlasts the ttl. If it is a task's, the next task opens its channel again.
+        """
+        lasts = max(claim.ttl, QUEUE_LIFE) if entry else claim.ttl
+        self.pending_releases.add(lambda: self._run(RELEASE, claim, self.ticks(), entry), lasts)
 
     def packed_release(self, claim: Claim, entry: str) -> bytes:
         """Return the command that frees what the claim may hold: the lock, or its entry."""

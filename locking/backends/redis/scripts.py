@@ -30,6 +30,9 @@ RECHECK_DELAY = 0.002
 MAX_SLEEP = 10.0
 """Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
 
+QUEUE_LIFE = 30.0
+"""Seconds after the last request of a waiter at which Redis drops the queue."""
+
 STAGGER = 0.003
 """Seconds by which each further waiter tries again later than the one before."""
 MAX_STAGGER = 0.3

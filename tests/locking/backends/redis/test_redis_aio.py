@@ -18,10 +18,18 @@ from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.requests import Asked
 from locking.backends.redis.scripts import MAX_SLEEP
 from locking.testing.calls import acquire_and_release
-from tests.locking.backends.redis.redis_tools import Connect, connect, server, waiting
+from tests.devservers.faults.interception import InterceptingProxy
+from tests.locking.backends.redis.redis_tools import (
+    BOUND,
+    Connect,
+    connect,
+    proxy,
+    server,
+    waiting,
+)
 from tests.locking.calls import store_of
 
-__all__ = ["connect", "server"]
+__all__ = ["connect", "proxy", "server"]
 
 NAME = "n"
 
@@ -180,6 +188,30 @@ def test_lost_inbox_is_replaced_and_waiters_keep_their_places(
 
     asyncio.run(main())
     assert order == [0, 1, 2]
+
+
+def test_place_is_given_up_although_redis_was_away_for_longer_than_the_ttl(
+    server: Redis, proxy: InterceptingProxy, connect: Connect
+) -> None:
+    """The next task opens its channel again: granted to it, the lock would wait for nobody."""
+    near, other = connect(server.url), connect(f"redis://{proxy.url}")
+
+    async def wait() -> bool:
+        return await store_of(other).lock(NAME, ttl=0.1).aacquire(timeout=WAIT_TIMEOUT)
+
+    async def main() -> None:
+        async with store_of(near).lock(NAME, ttl=60):
+            waiter = asyncio.create_task(wait())
+            await soon(lambda: waiting(near) == 1)
+            proxy.cut(refuse=True)
+            waiter.cancel()
+            assert await asyncio.wait([waiter])
+            over = time.monotonic() + 0.3
+            until(lambda: time.monotonic() > over, "its ttl, three times")
+            proxy.accept()
+            await asyncio.to_thread(until, lambda: waiting(near) == 0, "its place", BOUND)
+
+    asyncio.run(main())
 
 
 def test_message_without_a_grant_does_not_prolong_the_wait(
