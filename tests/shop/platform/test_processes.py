@@ -169,7 +169,7 @@ parent, platforms.set_pdeathsig = os.getpid(), late
 app.worker_main(["--quiet", "worker", "--concurrency", "2"])
 """,
     "multiprocessing": """
-import multiprocessing, os, time
+import multiprocessing, os, signal, time
 from devservers.process import die_with_parent
 
 def child():
@@ -177,7 +177,7 @@ def child():
     while os.getppid() == parent:
         time.sleep(0.01)
     die_with_parent()
-    time.sleep(1000)
+    signal.pause()
 
 parent = os.getpid()
 for _ in range(2):
