@@ -109,7 +109,7 @@ class Lock(ABC):
         return self.lease_of(current_caller())
 
     def locked(self) -> bool:
-        """Return whether a caller that this process can see holds the lock; blocks for a reply."""
+        """Return whether anyone that this process can see holds the lock; wait for a reply."""
         return bool(self.holder_names())
 
     def owned(self) -> bool:
@@ -120,7 +120,7 @@ class Lock(ABC):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return False if it stayed held.
 
-        Wait for `timeout` seconds, by default the lock's timeout, else forever. Raise
+        Wait for `timeout` seconds (default: the lock's timeout; without one, forever). Raise
         LockUnavailable if the store does not reply.
         """
         wait = check_wait(blocking, timeout, self.timeout)

@@ -38,7 +38,7 @@ class LockStore(LeaseTable):
         return AllOf(partial(self.lock, **options), names)
 
     def semaphore(self, name: str, slots: int, **options: Unpack[LockOptions]) -> Semaphore:
-        """Return a lock that up to `slots` callers hold at once; all give the same `slots`."""
+        """Return a lock that up to `slots` callers hold at once; all pass the same `slots`."""
         return Semaphore(self, name, slots, **options)
 
     def read_write(self, name: str) -> ReadWriteLock:
