@@ -66,9 +66,10 @@ def _open(alias: str, name: str, ttl: float) -> Handle:
         leases[:] = [lease] if lock.acquire(timeout=wait) and (lease := lock.lease) else []
         return bool(leases)
 
-    return Handle(
-        acquire, lock.release, lambda: leases[0].token, lambda: leases[0].lost, lock.owned
-    )
+    def token() -> int | None:
+        return leases[0].token if locks[alias].capabilities.fencing else None
+
+    return Handle(acquire, lock.release, token, lambda: leases[0].lost, lock.owned)
 
 
 OURS: dict[str, tuple[Family, float | None]] = {
