@@ -49,7 +49,7 @@ class LargeTable(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
-    search_help_text = _("Finds equal values; without one, values that begin with the text.")
+    search_help_text = _("Finds equal values; if there are none, values that begin with the text.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read the related objects in a query of their own: a join is slower."""
