@@ -24,7 +24,7 @@ from .programs import ServerError, ServerMissing
 from .temporary import temporary_directory
 
 HOST = "127.0.0.1"
-START_TIMEOUT = 30.0
+START_TIMEOUT = 90.0
 STOP_TIMEOUT = 5.0
 # Outside the range the kernel gives to outgoing connections: there, a client that keeps connecting
 # to a stopped server may get connected to itself, and so block the port of the restarted server.

@@ -43,7 +43,7 @@ class Faults(ContractBase):
         """A longer wait sends no more requests than a short one."""
         locks, sent = open_store(), list[int]()
         with locks.lock(name, ttl=LONG, timeout=5):
-            for seconds in (0.05, 0.2, 1.7):  # the first one opens connections
+            for seconds in (0.05, 0.7, 2.2):  # the first one opens connections
                 before = driver.requests()
                 assert not in_thread(locks.lock(name).acquire, timeout=seconds)
                 sent.append(driver.requests() - before)

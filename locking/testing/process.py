@@ -16,7 +16,7 @@ from locking.exceptions import LockError
 if TYPE_CHECKING:
     from locking.lease import Lock, LockStore
 
-REPLY_TIMEOUT = 60.0
+REPLY_TIMEOUT = 120.0
 
 
 class OtherProcess:

@@ -296,7 +296,9 @@ class PostgreSqlDriver(DatabaseDriver):
 
     def start(self, stack: ExitStack, blocker: DjangoDbBlocker) -> None:
         super().start(stack, blocker)
-        config = ["--fsync=off", "--shared_preload_libraries=pg_stat_statements"]
+        # A snapshot of autovacuum would keep dead rows, and with them a full disk full.
+        config = ["--fsync=off", "--autovacuum=off"]
+        config.append("--shared_preload_libraries=pg_stat_statements")
         server = PostgreSql(config=config)
         stack.callback(server.stop)
         self.disk = FullDisk(server, "base")

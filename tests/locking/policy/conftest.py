@@ -13,7 +13,7 @@ from tests.locking.scripted import PATH
 @pytest.fixture
 def two_backends(settings, monkeypatch) -> None:
     """Activate `old`, with times so long that a slow machine ends no lease and no switch."""
-    conf = {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 0.5}
+    conf = {"BACKEND": PATH, "TTL": 30, "TIMEOUT": 5}
     settings.LOCKS = {
         "old": conf,
         "new": conf,

@@ -40,8 +40,8 @@ def test_growth_of_all_processes_is_summed():
     start = time.time()
     sellers = [subprocess.Popen([sys.executable, "-c", SELL]) for _ in range(2)]
     try:
-        until(lambda: since(start, "shop_orders_total") >= 10, seconds=60)
-        until(lambda: since(start, rates.PROCESS, "seller") >= 6, seconds=60)
+        until(lambda: since(start, "shop_orders_total") >= 10, seconds=120)
+        until(lambda: since(start, rates.PROCESS, "seller") >= 6, seconds=120)
         orders, running = since(start, "shop_orders_total"), since(start, rates.PROCESS, "seller")
     finally:
         for seller in sellers:
