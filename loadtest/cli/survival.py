@@ -18,6 +18,8 @@ from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
 
 RUNNER = "loadtest.bench.survival.runner"
+COLUMNS = 6
+"""The faults of one table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,8 @@ class Survival(Command):
 
     def describe(self, terminal: Terminal, report: Row) -> None:
         """Print the table."""
-        headings, rows = _table(report)
-        terminal.table(headings, rows)
+        for headings, rows in _tables(report):
+            terminal.table(headings, rows)
         for line in (*report["broken_controls"], *report["missing"].values()):
             terminal.print(terminal.verdict(line, is_expected=False))
 
@@ -86,7 +88,8 @@ class Survival(Command):
         about = ", ".join(f"{name} {value}" for name, value in versions if name != "platform")
         repeats = report["settings"]["repeats"]
         when = f"{repeats} runs of each cell on {datetime.now(UTC):%-d %B %Y}, {about}.\n"
-        return f"{marked.table(*_table(report))}\n{when}\n{''.join(calls)}"
+        tables = "\n".join(marked.table(*table) for table in _tables(report))
+        return f"{tables}\n{when}\n{''.join(calls)}"
 
 
 def _cell(line: Row, fault: str) -> str:
@@ -104,10 +107,13 @@ def _broken_controls(report: Row) -> Iterator[str]:
             yield f"{CONTROL} survived {run['fault']}: {run.get('text', run.get('why'))}"
 
 
-def _table(report: Row) -> tuple[list[str], list[list[str]]]:
-    headings = ["lock", *(CASES[fault].heading for fault in report["settings"]["faults"])]
-    rows = [[name, *line["cells"].values()] for name, line in report["libraries"].items()]
-    return headings, rows
+def _tables(report: Row) -> Iterator[tuple[list[str], list[list[str]]]]:
+    faults = report["settings"]["faults"]
+    for at in range(0, len(faults), COLUMNS):
+        some = faults[at : at + COLUMNS]
+        lines = report["libraries"].items()
+        rows = [[name, *(line["cells"][fault] for fault in some)] for name, line in lines]
+        yield ["lock", *(CASES[fault].heading for fault in some)], rows
 
 
 COMMAND = Survival()

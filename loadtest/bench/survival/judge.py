@@ -107,6 +107,14 @@ def after_restart(events: Events) -> Verdict:
     return write._replace(text=f"two holders, {write.text}")
 
 
+def after_cut(events: Events) -> Verdict:
+    """Judge the exclusion after the holder was cut off; one that is told in time can stop."""
+    told, other = _first(events, "lost", "A"), _grant(events, "B")
+    if told and other and told["t"] < other.begin:
+        return Verdict("told before the next", survived=True)
+    return after_restart(events)
+
+
 def order(events: Events) -> Verdict:
     """Judge the order in which waiters are served, and the requests to the store per grant."""
     if both := _at_once(events):
@@ -125,12 +133,37 @@ def lost_reply(events: Events) -> Verdict:
     """Judge the lock after the reply to its acquisition was lost."""
     if both := _at_once(events):
         return both
-    other, asked = _grant(events, "B"), _first(events, "acquire", "F")
     if _grant(events, "F"):
         return Verdict("granted all the same", survived=True)
+    return _freed(events, "refused", _first(events, "acquire", "F"))
+
+
+def _freed(events: Events, told: str, asked: Event | None) -> Verdict:
+    other = _grant(events, "B")
     if other is None or asked is None:
-        return Verdict("refused, never free", survived=False)
-    return _after("refused, free ", asked["t"], other)
+        return Verdict(f"{told}, never free", survived=False)
+    return _after(f"{told}, free ", asked["t"], other)
+
+
+def lost_release(events: Events) -> Verdict:
+    """Judge the lock after the reply to its release was lost; a second one may hit the next."""
+    told = "error" if _first(events, "release", "A", "fail", "unknown") else "no error"
+    if _two_holders(events):
+        return Verdict(f"{told}, successor loses it", survived=False)
+    return _freed(events, told, _first(events, "release", "A"))
+
+
+def after_cancel(events: Events) -> Verdict:
+    """Judge the longest wait for a lock after a task was cancelled while it acquired it."""
+    if lacks := _first(events, "does not apply"):
+        return Verdict(lacks["why"], survived=True)
+    grants = [hold for hold in holds(events) if hold.actor == "B"]
+    asked = [(event["do"], event["actor"], event.get("type")) for event in events]
+    if len(grants) < asked.count(("acquire", "B", "invoke")):
+        return Verdict("never", survived=False)
+    longest = max(grants, key=lambda hold: hold.begin - hold.asked)
+    found = _after("", longest.asked, longest)
+    return found._replace(survived=not found.figures)
 
 
 def agreed(verdicts: Sequence[Verdict]) -> str:

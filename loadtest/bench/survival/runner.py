@@ -5,7 +5,7 @@ library are at the same time; a restart of a store, and a count of its requests,
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +13,7 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from devservers import ServerError
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import emit
 from loadtest.bench.survival import faults, judge
@@ -41,9 +42,15 @@ CASES = {
     "restart": Case("store restarts", faults.restarted, judge.after_restart),
     "order": Case("64 waiters", faults.queued, judge.order),
     "lost-reply": Case("reply to acquire lost", faults.unanswered, judge.lost_reply, False),
+    "lost-release": Case("reply to release lost", faults.unreleased, judge.lost_release),
+    "clock": Case("store's clock: +1 h", faults.jumped, judge.after_restart),
+    "session": Case("holder cut off", faults.disconnected, judge.after_cut, False),
+    "cancel": Case("task cancelled: next", faults.cancelled, judge.after_cancel),
 }
-TOGETHER = (faults.killed, faults.paused, faults.worked, faults.unanswered)
-"""The faults that do not disturb the other libraries."""
+ALONE = (faults.restarted, faults.jumped)
+"""The faults that disturb the other libraries of the store."""
+_injects = (case.inject for case in CASES.values())
+TOGETHER = [one for one in dict.fromkeys(_injects) if one not in (*ALONE, faults.queued)]
 AT_ONCE = 6
 ATTEMPTS = 2
 
@@ -63,7 +70,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
     is_over = threading.Event()
     steps, total = count(1), len(able) * len(wanted) * asked["repeats"]
 
-    def put(injects: Sequence[Inject], names: Sequence[str]) -> None:
+    def put(injects: Iterable[Inject], names: Sequence[str]) -> None:
         for name in names:
             with faults.Trial(stores, name, Path.cwd() / "survival") as trial:
                 for inject in injects:
@@ -82,7 +89,7 @@ def main(asked: dict[str, Any], stores: Stores) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             list(pool.map(partial(put, TOGETHER), [[name] for name in able]))
-            list(pool.map(partial(put, [faults.restarted]), families))
+            list(pool.map(partial(put, ALONE), families))
         except BaseException:  # a signal: the pool then waits only for the runs under way
             is_over.set()
             raise
@@ -96,7 +103,7 @@ def _run(trial: faults.Trial, inject: Inject, names: Sequence[str]) -> Iterator[
         trial.begin()
         try:
             proof, why = inject(trial), "the fault was not injected"
-        except FaultFailed as error:
+        except (FaultFailed, ServerError) as error:
             why = str(error)
             trial.end_processes()
         if proof:

@@ -1,5 +1,7 @@
 """A process that acquires, writes and releases on request, and records what happens to it."""
 
+import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +25,7 @@ class Commands:
 
     ERRORS = (Exception,)
     handle: Handle
+    awaited: Any
     recorder: Recorder
 
     def open(
@@ -60,11 +63,11 @@ class Commands:
         self.recorder.note("write", token=self.handle.token())
         return DONE
 
-    def notice(self) -> dict[str, Any]:
+    def notice(self, within: float = NOTICE) -> dict[str, Any]:
         """Record if the holder is told of its loss, and what it is told when it asks."""
         if self.handle.is_lost is not None:
             with suppress(FaultFailed):
-                until(self.handle.is_lost, "the loss", NOTICE)
+                until(self.handle.is_lost, "the loss", within)
                 self.recorder.note("lost", **self.owner)
         if self.handle.is_owned is not None:
             with self.recorder.operation("asked") as result:
@@ -76,6 +79,30 @@ class Commands:
         with self.recorder.operation("release", **self.owner) as result:
             result["type"] = "fail" if self.handle.release() is False else "ok"
         return DONE
+
+    def open_async(self, library: str, lease: float) -> dict[str, Any]:
+        """Open the asyncio lock of the library, on an event loop in a thread."""
+        opener, self.loop = LIBRARIES[library].open_async, asyncio.new_event_loop()
+        assert not isinstance(opener, str)
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.awaited = opener(self.owner["name"], lease)
+        return DONE
+
+    def attempt(self, limit: float) -> dict[str, Any]:
+        """Use the lock in a task whose acquire is cancelled after `limit` seconds."""
+        return asyncio.run_coroutine_threadsafe(self._attempt(limit), self.loop).result()
+
+    async def _attempt(self, limit: float) -> dict[str, Any]:
+        started, granted = time.monotonic(), None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                granted = bool(await self.awaited.acquire())
+        took = time.monotonic() - started
+        if granted:
+            await self.awaited.release()
+        elif granted is None:
+            self.recorder.note("cancelled")
+        return {**DONE, "cancelled": granted is None, "seconds": took}
 
     def queue(self, library: str, first: int, step: int, of: int, lease: float) -> dict[str, Any]:
         """Open the handles of some waiters, each for a thread of its own."""

@@ -23,6 +23,14 @@ long = partial(pytest.param, marks=pytest.mark.long)
         ("pause", "write refused, told", "write accepted, never told"),
         long("late-release", "keeps it", "loses it|too slow to tell"),
         long("lost-reply", "granted all the same", r"refused, free after \d+ s"),
+        long("lost-release", "no error, free at once", "no error, successor loses it"),
+        long(
+            "clock",
+            "two holders, write refused, told if it asks",
+            "two holders, write accepted, never told",
+        ),
+        long("session", "one holder", "one holder"),
+        long("cancel", "at once", r"after \d+ s"),
     ],
 )
 def test_each_fault_is_injected_and_judged_by_its_record(fault, ours, control):
@@ -60,6 +68,8 @@ def late(token):
 
 KILL = {"t": 1 * S, "actor": "lab", "do": "fault", "type": "start", "target": "A"}
 LATE = {"t": 5 * S, "actor": "lab", "do": "released late"}
+LOST = grant("A", 1, "lost")
+RELEASED = [grant("A", 0), *released("A", 1, "unknown")]
 QUEUE = [
     grant("A", 0),
     *released("A", 1),
@@ -91,6 +101,16 @@ def waiters(*order):
         ("order", [grant("A", 0), grant("Q", 5), *released("A", 6)], "two holders for 1 s"),
         ("lost-reply", [grant("F", 0, type="invoke")], "refused, never free"),
         ("lost-reply", [grant("F", 0), grant("B", 2), *released("F", 4)], "two holders for 2 s"),
+        ("lost-release", RELEASED, "error, never free"),
+        ("lost-release", [*RELEASED, grant("B", 3)], "error, free after 2 s"),
+        ("lost-release", [*RELEASED, grant("B", 1), grant("C", 2)], "error, successor loses it"),
+        ("clock", late(6), "two holders, write refused, told at its release"),
+        ("session", late(None), "two holders, write accepted, told at its release"),
+        ("session", [LOST, *late(None)], "told before the next"),
+        ("session", [*late(None), LOST | {"t": 9 * S}], "two holders, write accepted, told"),
+        ("cancel", [grant("B", 0, type="invoke"), grant("B", 2)], "after 2 s"),
+        ("cancel", [grant("B", 0, type="invoke")], "never"),
+        ("cancel", [{"do": "does not apply", "actor": "lab", "t": 0, "why": "why"}], "why"),
     ],
 )  # fmt: skip
 def test_verdict_over_a_record(name, events, verdict):
