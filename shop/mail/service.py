@@ -19,7 +19,6 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from locking.failpoints import reach
-from shop.errors import ShopError
 from shop.mail.kinds import WINDOW, Kind, kinds
 from shop.mail.models import Message, Reminder
 from shop.models import Sale, User
@@ -128,8 +127,8 @@ def _send(message: Message, connection: BaseEmailBackend) -> bool:
     row = Message.objects.filter(pk=message.pk)
     try:
         email = compose(message)
-    except ShopError as error:
-        logger.warning("Message %s waits: %r", message, error)
+    except Exception:  # noqa: BLE001 - one message must not delay the others
+        logger.exception("Message %s waits: it cannot be written", message)
         row.update(due_at=timezone.now() + BACKOFF)
         return False
     if email is None:

@@ -24,6 +24,7 @@ from shop.errors import (
     Overloaded,
     QueueFull,
     ServiceUnavailable,
+    ShopError,
     SignInFirst,
     SoldOut,
 )
@@ -108,6 +109,10 @@ def place_order(wanted: PurchaseRequest) -> Placed:
             wanted, last = wanted._replace(is_first=False), _recover(wanted, error, last)
             if not last.tries_again:
                 break
+        except ShopError as error:
+            if last.refusal is ServiceUnavailable:
+                raise ServiceUnavailable from error  # the attempt before may still be committed
+            raise
     if last.refusal is ServiceUnavailable:
         raise ServiceUnavailable  # the database may not respond
     if current_deadline().is_over:

@@ -181,6 +181,15 @@ def test_message_of_a_removed_application_delays_no_other(inbox: Inbox, li: User
     assert send_mail() == 1
 
 
+def test_message_that_cannot_be_written_delays_no_other(inbox: Inbox, li: User, caplog) -> None:
+    """The shop no longer knows the order's currency."""
+    pay(li)
+    Order.objects.update(currency="XAU")
+    pay(li)
+    assert [send_mail(), send_mail()] == [1, 0]
+    assert "KeyError: 'XAU'" in caplog.text
+
+
 def test_message_waits_for_a_server_that_is_down(smtp: Inbox, li: User) -> None:
     pay(li)
     assert [send_mail(), send_mail()] == [0, 0]

@@ -25,7 +25,7 @@ from shop.errors import (
     SignInFirst,
     SoldOut,
 )
-from shop.models import CustomerQuota, Order, User
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.platform.deadline import Deadline, within_deadline
 from shop.purchase import place_order
 from shop.sales.purchase_request import PurchaseRequest
@@ -224,17 +224,29 @@ def test_lost_commit_reply_is_not_reported_as_refusal(timeout, monkeypatch, sett
     assert buy(sale, customer=customer).replayed
 
 
-@pytest.mark.parametrize("then", [QueueFull(), OutOfStock(), LockTimeout()], ids=repr)
+def end(sale: Sale) -> None:
+    sale.closes_at = timezone.now()
+
+
+def lower_the_limit(sale: Sale) -> None:
+    sale.limit_per_customer = 0
+
+
+@pytest.mark.parametrize("refuse", [QueueFull(), OutOfStock(), LockTimeout(), end, lower_the_limit])
 @pytest.mark.django_db(transaction=True)
-def test_unknown_outcome_stays_unknown(then, monkeypatch) -> None:
+def test_unknown_outcome_stays_unknown(refuse, monkeypatch) -> None:
     """The connection is lost, no order is found, and the second attempt is refused."""
-    sale = a_sale()
+    sale, customer = fresh(a_sale()), a_customer()
+    wanted = PurchaseRequest(customer.pk, sale, 1, "k")
 
     def inject() -> None:
-        monkeypatch.setattr(place_order, "submit", Mock(side_effect=then))
+        if isinstance(refuse, Exception):
+            monkeypatch.setattr(place_order, "submit", Mock(side_effect=refuse))
+        else:
+            refuse(sale)
         raise LOST
 
     with armed("stock.read", inject), pytest.raises(ServiceUnavailable):
-        buy(sale)
+        place_order.place_order(wanted)
     monkeypatch.undo()
     assert not buy(sale).replayed
