@@ -242,11 +242,10 @@ class DatabaseBackend(DatabaseLocks):
 
         def free(session: Session) -> None:
             session.change(session.sql.break_lock, key=digest(name), owner=owner)
-            if session.user_locks:
-                with suppress(
-                    LockUnavailable
-                ):  # may need a privilege; the row is free all the same
-                    session.user_locks.kill_holder(holder_lock(owner))
+            if locks := session.user_locks:
+                bell = holder_lock(owner)
+                with suppress(LockUnavailable):  # may need a privilege; the row is free already
+                    locks.end_holder(bell, locks.holder_of(bell))
 
         self.pool.call(free)
         return True

@@ -28,7 +28,8 @@ class MySQLSession(UserLockSession):
     release_all = "DO RELEASE_ALL_LOCKS()"
     waits = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
     kill_session = "KILL %(number)s"
-    kill_owner = "KILL IS_USED_LOCK(%(key)s)"
+    holder = "SELECT IS_USED_LOCK(%(key)s)"
+    kill_holder = "KILL IF(IS_USED_LOCK(%(key)s) = %(number)s, %(number)s, 0)"
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         super().__init__(raw, errors, response_timeout)
@@ -63,15 +64,13 @@ class MySQLSession(UserLockSession):
             claim.cancelled.wait(min(left, POLL_SECONDS))
             wait = 0
 
-    def kill_holder(self, name: str) -> bool:
-        """End the connection that has a user-level lock; return False if none has it."""
+    def end_holder(self, name: str, number: int | None) -> None:
+        """End a session if it still has a user-level lock."""
         try:
-            self._run(self.kill_owner, {"key": name})
+            self._run(self.kill_holder, {"key": name, "number": number})
         except self._errors as error:
             if error.args[0] != NO_SUCH_SESSION:
                 raise self.translate(error) from error
-            return False
-        return True
 
     def translate(self, error: Exception) -> Exception:
         """Translate by number, see https://mariadb.com/kb/en/mariadb-error-code-reference/."""

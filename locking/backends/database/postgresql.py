@@ -78,7 +78,8 @@ class PostgreSQLSession(UserLockSession):
     release_all = "SELECT pg_advisory_unlock_all()"
     waits = f"SELECT {KEY} {LOCKS} AND NOT granted"
     kill_session = "SELECT pg_terminate_backend(%(number)s)"
-    kill_owner = f"SELECT pg_terminate_backend(pid) {LOCKS} AND granted AND {KEY} = %(key)s"
+    holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %(key)s"
+    kill_holder = holder.replace("pid", "pg_terminate_backend(pid)", 1) + " AND pid = %(number)s"
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         if not hasattr(raw, "pgconn"):

@@ -158,8 +158,10 @@ class UserLockSession(Session):
     release_all: ClassVar[str]
     waits: ClassVar[str]
     kill_session: ClassVar[str]
-    kill_owner: ClassVar[str]
-    """Ends the session that has the lock `key`: it is asked for and ended in one statement."""
+    holder: ClassVar[str]
+    """Returns the number of the session that has the lock `key`."""
+    kill_holder: ClassVar[str]
+    """Ends the session `number` if it has the lock `key`, in one statement."""
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         super().__init__(raw, errors)
@@ -206,9 +208,14 @@ class UserLockSession(Session):
         """Return a text for each session that waits for a lock; it contains the lock's key."""
         return [str(found) for (found,) in self.rows(self.waits)]
 
-    def kill_holder(self, name: str) -> bool:
-        """End the connection that has a user-level lock; return False if none has it."""
-        return bool(self.rows(self.kill_owner, key=self.key(name)))
+    def holder_of(self, name: str) -> int | None:
+        """Return the number of the session that has a user-level lock."""
+        row = self.row(self.holder, key=self.key(name))
+        return row[0] if row else None
+
+    def end_holder(self, name: str, number: int | None) -> None:
+        """End a session if it still has a user-level lock."""
+        self.rows(self.kill_holder, key=self.key(name), number=number)
 
     def watch(self, watched: select.epoll) -> None:
         """Let `watched` return when the server closes the connection."""

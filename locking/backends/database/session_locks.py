@@ -177,9 +177,12 @@ class SessionLocks(DatabaseLocks):
         return found
 
     def break_lock(self, name: str) -> bool:
-        """Kill the session that has the lock."""
+        """Kill the session that has the lock; a repeated statement spares the next one."""
         key = lock_name(self.pool, name)
-        return self.pool.call(lambda session: self.checked(session).kill_holder(key))
+        holder = self.pool.call(lambda session: self.checked(session).holder_of(key))
+        if holder:
+            self.pool.call(lambda session: self.checked(session).end_holder(key, holder))
+        return bool(holder)
 
     def close(self) -> None:
         """Close the connections, which releases all held locks."""

@@ -162,9 +162,9 @@ class Queueing(Polling):
         self._was_free = free
 
     def _kill_first(self, other: Session) -> None:
-        if other.user_locks is not None:
+        if locks := other.user_locks:
             with suppress(LockUnavailable):  # may need a privilege
-                other.user_locks.kill_holder(self.queue)
+                locks.end_holder(self.queue, locks.holder_of(self.queue))
 
     def leave(self) -> None:
         """Release the queue lock and the holder lock."""

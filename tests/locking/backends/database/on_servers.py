@@ -222,6 +222,27 @@ class Sessions(OnServer):
                 with pytest.raises(LockLost):
                     ask()
 
+    def test_break_that_is_repeated_spares_the_next_holder(
+        self, open_store: Open, name: str
+    ) -> None:
+        """The reply is lost after the first statement has ended the holder's session."""
+        far, near, proxy = open_store(far=True), open_store(), self.database.proxies[0]
+        lock, first = near.lock(name), proxy.hold_request(self.breaks)
+        acquired(lock, timeout=5)
+        with ThreadPoolExecutor(2) as pool:
+            breaking = pool.submit(far.break_lock, name)
+            assert first.is_held.wait(WAIT_TIMEOUT)
+            repeated = proxy.hold_request(self.breaks)
+            proxy.replies_to_lose = 1
+            assert first.deliver()
+            assert repeated.is_held.wait(WAIT_TIMEOUT)
+            with pytest.raises(LockLost):
+                lock.release()
+            with near.lock(name, timeout=WAIT_TIMEOUT) as lease:
+                assert repeated.deliver()
+                assert breaking.result(WAIT_TIMEOUT)
+                lease.extend(30)
+
     def test_release_during_an_extension_leaves_no_lock(self, open_store: Open, name: str) -> None:
         """Such as that of another thread, which has the session meanwhile."""
         far = open_store(far=True)
