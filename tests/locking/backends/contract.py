@@ -38,6 +38,13 @@ def jain(shares: list[int]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
+def end_of_lease(locks: LockStore, name: str) -> float:
+    """Return the monotonic time at which the lease ends if it is not renewed."""
+    (held,) = locks.backend.holders(name)
+    assert held.expires_in is not None
+    return time.monotonic() + held.expires_in
+
+
 class OnRealStores(ContractBase):
     """The fixtures: forked processes, and the driver of a class."""
 
@@ -254,15 +261,17 @@ class Contract(OnRealStores, contract.Contract):
         worker, lock = another(), locks.lock(name, ttl=30)
         lease = acquired(lock, timeout=5)
         ticket = lease.hand_over()
-        assert worker.call("take_over", json.loads(json.dumps(ticket)), self.TTL) > lease.token
+        assert worker.call("take_over", json.loads(json.dumps(ticket)), 6) > lease.token
         with pytest.raises(LockLost):
             lease.check()
         lock.release()
         with pytest.raises(LockLost):
             TakenOver(locks, ticket).acquire()
-        assert not in_thread(locks.lock(name).acquire, timeout=self.TTL * 1.5)
+        ends_at = end_of_lease(locks, name)
+        until(lambda: end_of_lease(locks, name) > ends_at + 1, "a renewal")
         assert not worker.call("is_lost", name)
-        worker.kill()
+        assert not in_thread(locks.lock(name).acquire, timeout=0)
+        assert worker.call("release", name) == ""
         assert acquire_and_release(locks, name)
 
     @needs(lambda can: not can.hands_over)

@@ -20,7 +20,7 @@ from shop.models import Order
 from tests.devservers.faults.interception import HeldRequest, InterceptingProxy
 from tests.shop.making import a_customer, a_sale, fresh, put_in_force
 from tests.shop.purchases import EVERY, buy
-from tests.shop.races.race_worker import RaceWorker, a_form, form_of, outcomes
+from tests.shop.races.race_worker import RaceWorker, a_form, end_leases, form_of, outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -66,10 +66,15 @@ def overlap(workers: list[RaceWorker], backend: str, inject: Callable[[], object
     ],
 )
 def test_row_1_stopped_between_read_and_write(processes, request, backend, servers) -> None:
-    """The grant to the second one shows that the lease has ended."""
     request.getfixturevalue(servers)
-    workers = processes(4)
-    overlap(workers, backend, lambda: [late.pause() for late in workers[:3]])
+    *late, _second = workers = processes(4)
+
+    def stop() -> None:
+        for one in late:
+            one.pause()
+        end_leases(backend)
+
+    overlap(workers, backend, stop)
 
 
 @contextmanager

@@ -13,7 +13,14 @@ from shop.reservations import store
 from shop.reservations.reconciliation import load, reconcile
 from tests.shop.making import a_sale, fresh, put_in_force
 from tests.shop.queued import ask, assert_sound, status
-from tests.shop.races.race_worker import TIMEOUT, RaceWorker, a_form, at_once, outcomes
+from tests.shop.races.race_worker import (
+    TIMEOUT,
+    RaceWorker,
+    a_form,
+    at_once,
+    end_leases,
+    outcomes,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -70,6 +77,7 @@ def test_batch_of_a_killed_consumer_is_written_once(processes, step) -> None:
     queued = [ask(sale) for _ in "abc"]
     killed.run_until(step, {"do": "consume"})
     killed.kill()
+    end_leases("database")
     written = Order.objects.filter(sale=sale).count()
     assert (written, store.backlog(sale=sale)) == STEPS[step]
     heir.start({"do": "consume"})
@@ -89,6 +97,7 @@ def test_batch_is_decided_twice_without_the_check(processes) -> None:
     ask(sale)
     killed.run_until("queued.committed", {"do": "consume"})
     killed.kill()
+    end_leases("database")
     ask(sale)  # its order shows the consumer that the database accepts orders
     heir.start({"do": "consume"}, without=["shop.reservations.order_writer.decided_in"])
     until(lambda: not store.backlog(sale=sale), "the heir")
