@@ -98,15 +98,16 @@ def _start(user: User | None, kind: str, plan: dict[str, Any]) -> LabRun:
 def fail_abandoned() -> None:
     """Mark runs as failed that no worker started in time, or whose worker was killed."""
     overdue = timezone.now() - timedelta(seconds=WAIT_LIMIT)
-    LabRun.objects.filter(state=State.WAITING, created_at__lt=overdue).update(
-        state=State.FAILED, error=gettext_noop("No worker picked it up."), slot=None
-    )
-    for running in LabRun.objects.filter(state=State.RUNNING):
-        with suppress(LockError):  # without Redis the state of the worker is unknown
-            if not lock_of(running.pk).locked():
-                LabRun.objects.filter(pk=running.pk, state=State.RUNNING).update(
-                    state=State.FAILED, error=gettext_noop("The worker crashed."), slot=None
-                )
+    for active in LabRun.objects.filter(slot=1):
+        error = ""
+        if active.state == State.RUNNING:
+            with suppress(LockError):  # without Redis the state of the worker is unknown
+                error = "" if lock_of(active.pk).locked() else gettext_noop("The worker crashed.")
+        elif active.created_at < overdue:
+            error = gettext_noop("No worker picked it up.")
+        if error:
+            rows = LabRun.objects.filter(pk=active.pk, state=active.state)
+            rows.update(state=State.FAILED, error=error, slot=None)
 
 
 def lock_of(run_id: UUID) -> Lock:
@@ -213,7 +214,7 @@ def get_run(run_id: UUID) -> LabRun:
     found = LabRun.objects.filter(pk=run_id).select_related("created_by").first()
     if found is None:
         raise NotFound
-    if found.state == State.RUNNING:
+    if not found.is_over:
         fail_abandoned()
         found.refresh_from_db()
     return found

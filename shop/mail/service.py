@@ -127,7 +127,7 @@ def _send(message: Message, connection: BaseEmailBackend) -> bool:
     row = Message.objects.filter(pk=message.pk)
     try:
         email = compose(message)
-    except Exception:  # noqa: BLE001 - one message must not delay the others
+    except Exception:  # one message must not delay the others
         logger.exception("Message %s waits: it cannot be written", message)
         row.update(due_at=timezone.now() + BACKOFF)
         return False

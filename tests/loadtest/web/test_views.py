@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -114,6 +116,16 @@ def test_run_of_a_dead_worker_is_shown_as_failed(client, staff):
     chinese = client.get(dead.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "worker 已崩溃。" in chinese
     runs.start(plan=SMALL, user=staff)
+
+
+def test_viewers_write_nothing_until_a_run_is_overdue(client, db):
+    run = LabRun.objects.create(plan=asdict(SMALL))
+    pages = reverse("lab"), run.get_absolute_url()
+    with CaptureQueriesContext(connection) as queries:
+        assert [client.get(page).status_code for page in pages] == [200, 200]
+    assert not [query for query in queries if query["sql"].startswith("UPDATE")]
+    LabRun.objects.update(created_at=timezone.now() - timedelta(seconds=runs.WAIT_LIMIT + 1))
+    assert "No worker picked it up." in client.get(pages[1]).text
 
 
 def test_worker_whose_run_counts_as_crashed_ends_it(staff, monkeypatch):
