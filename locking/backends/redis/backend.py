@@ -156,11 +156,6 @@ class RedisBackend(RedisRequests):
         that connection is closed, and the entry ends with it: an entry whose channel still had a
         subscriber would be granted the lock and block it for a ttl.
         """
-        try:
-            pool.raise_if_open()
-        except Disconnected:
-            connection.send_and_close(self.packed_release(claim, entry))
-            raise
         used, reply = self._ask(connection, RELEASE, claim, self.ticks(), entry)
         pool.give(used)
         claim.holder = self.holder(claim, reply)

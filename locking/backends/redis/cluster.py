@@ -150,9 +150,6 @@ class _Slot:
             self._cluster.is_stale = True
             raise
 
-    def raise_if_open(self) -> None:
-        self._at_node(ConnectionPool.raise_if_open)
-
     def get(self) -> Connection:
         return self._at_node(ConnectionPool.get)
 

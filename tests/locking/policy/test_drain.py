@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
@@ -303,6 +303,24 @@ def test_switch_of_a_dead_process_is_handed_over_and_finished_by_waiters(apart, 
     assert waiter.result(WAIT_TIMEOUT)
     until(lambda: row().state == "steady", "the end of the switch")
     assert LockPolicyChange.objects.get().changed_by == "ann"
+
+
+def test_thread_that_finishes_a_switch_leaves_nothing(monkeypatch) -> None:
+    """No connection, and a process that ends need not wait for it."""
+    seen = []
+
+    def finish() -> None:
+        mine = connections[DEFAULT_DB_ALIAS]
+        mine.ensure_connection()
+        seen.append((threading.current_thread(), mine))
+
+    monkeypatch.setattr(switching, "finish_switch", finish)
+    policy.finish_in_background()
+    until(lambda: seen, "the thread")
+    ((thread, mine),) = seen
+    thread.join(WAIT_TIMEOUT)
+    assert thread.daemon
+    assert mine.connection is None
 
 
 def test_next_switch_finishes_that_of_a_dead_process(old) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import redis as client
@@ -12,7 +13,7 @@ from devservers import HOST, Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import LockLost, LockUnavailable
 from locking.backends.redis.backend import RedisBackend
-from locking.backends.redis.cluster import slot_of, tagged, tags
+from locking.backends.redis.cluster import Cluster, slot_of, tagged, tags
 from locking.claims import Claim
 from locking.testing.calls import acquire_and_release, until_available, within
 from tests.devservers.redis_groups import SLOTS, ClusterNode, Node, RedisCluster, SentinelRedis
@@ -309,6 +310,8 @@ def test_a_slot_that_moved_is_followed(own_cluster: RedisCluster, connect: Conne
     first = take(backend)
     stale = connect(own_cluster.url)
     stale.extend(first.claim, first.token, 60)
+    for node in own_cluster.nodes:  # from here on, redirections name the port alone
+        node.ask("CONFIG SET cluster-preferred-endpoint-type unknown-endpoint")
     move.begin()
     move.keys(*backend.keys("n"))
     # One key has an owner there: ASK. Three keys, of which the queue is missing: TRYAGAIN.
@@ -324,6 +327,12 @@ def test_a_slot_that_moved_is_followed(own_cluster: RedisCluster, connect: Conne
         stale.release(first.claim, first.token)
     backend.release(second.claim, second.token)
     assert not backend.inspect()
+
+
+def test_redirection_without_a_host_leads_to_the_same_one() -> None:
+    cluster = Cluster("redis+cluster://10.0.0.7:7001/")
+    asked = Mock(url="redis://10.0.0.7:7001/0")
+    assert cluster.redirected(asked, ":7002") == "redis://10.0.0.7:7002/"
 
 
 def test_calls_to_a_stopped_cluster_fail_at_once(

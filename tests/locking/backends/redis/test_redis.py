@@ -14,6 +14,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.claims import Claim
 from locking.names import SEMAPHORE_PREFIX
 from locking.testing.calls import acquire_and_release
+from locking.testing.contract_faults import LONG
 from tests.locking.backends.redis.redis_tools import claim, waiters, waiting
 from tests.locking.calls import store_of
 
@@ -101,6 +102,17 @@ def test_names_that_are_used_once_leave_no_key(backend: RedisBackend, raw: clien
             assert next_one.result(WAIT_TIMEOUT)
     assert set(raw.scan_iter()) == {"lock:clock"}
     assert 0 < raw.ttl("lock:clock") <= 3601
+
+
+def test_cancelled_wait_ends_at_once(backend: RedisBackend, monkeypatch) -> None:
+    """Without an interruption, the waiter would notice when it asks again."""
+    monkeypatch.setattr("locking.backends.redis.requests.MAX_SLEEP", LONG)
+    asked = Claim(name="n", ttl=LONG)
+    with store_of(backend).lock("n", ttl=LONG), ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(backend.acquire, asked, LONG)
+        until(lambda: any(held.waiters for held in backend.inspect()), "the waiter")
+        asked.cancel()
+        assert waiter.result(WAIT_TIMEOUT) is None
 
 
 def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
