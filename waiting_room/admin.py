@@ -87,10 +87,10 @@ class RoomAdmin(HistoryAdmin):
         if not change:
             super().save_model(request, obj, form, change)
             return
-        if "mode" in form.changed_data:
-            service.set_mode(room=obj, mode=obj.mode)
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
-        if texts.keys() & set(form.changed_data):
+        if "mode" in form.changed_data:
+            service.set_mode(room=obj, mode=obj.mode, **texts)
+        elif texts.keys() & set(form.changed_data):
             service.broadcast(room=obj, **texts)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:

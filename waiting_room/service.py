@@ -293,21 +293,22 @@ def broadcast(*, room: Room, message: str, message_zh: str) -> Room:
     return _change(room, message=message.strip(), message_zh=message_zh.strip())
 
 
-def set_mode(*, room: Room, mode: str) -> Room:
-    """Change the order of admission; raise BadInput once a customer has a place.
+def set_mode(*, room: Room, mode: str, **texts: Any) -> Room:
+    """Change the order of admission and the message; raise BadInput once a customer has a place.
 
     The admin records the change. Redis keeps the mode of a room from the first look at it: without
     places, it starts again.
     """
-    fields: dict[str, Any] = {"mode": mode}
     with transaction.atomic():
         row = Room.objects.select_for_update().get(pk=room.pk)
-        if row.opened_at is not None and mode != Room.Mode.NONE:
-            if _visit(row, row.sale).joined:
-                raise BadInput(_("Customers have places. Reset the room first."))
-            store.delete(room=row)
-            fields |= {"generation": new_generation(), "opened_at": None}
-        _save(row, **fields)
+        if row.opened_at is None or mode == Room.Mode.NONE:
+            _save(row, mode=mode, **texts)
+            return row
+        if _visit(row, row.sale).joined:
+            raise BadInput(_("Customers have places. Reset the room first."))
+        seen = Room(sale_id=row.sale_id, generation=row.generation)
+        _save(row, mode=mode, generation=new_generation(), opened_at=None, **texts)
+        store.delete(room=seen)  # last: an error after that would close the row's generation
     return row
 
 

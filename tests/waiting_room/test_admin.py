@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from inventory.models import Product
+from shop.errors import ServiceUnavailable
 from shop.models import User
 from shop.purchase import admission
 from tests.shop.admin_pages import fields_of
@@ -139,6 +141,18 @@ def test_message_that_was_not_broadcast_is_not_reported_as_saved(amy: Client) ->
     assert "changed successfully" not in page_text
     room.refresh_from_db()
     assert room.message == ""
+
+
+@pytest.mark.parametrize("step", ["delete", "configure"])
+def test_refused_change_of_mode_and_message_closes_no_room(amy: Client, monkeypatch, step) -> None:
+    """Redis fails between two commands, and the whole change is undone."""
+    room = a_room(opens_in=-1)
+    service.status_of(sale=room.sale)  # creates its state
+    monkeypatch.setattr(store, step, Mock(side_effect=ServiceUnavailable))
+    amy.post(f"{LIST}{room.pk}/change/", {"mode": "lottery", "message": "Soon", "message_zh": ""})
+    monkeypatch.undo()
+    service.clear()
+    assert service.status_of(sale=room.sale).state != "unavailable"
 
 
 def test_room_of_a_hidden_product_asks_to_list_it(amy: Client) -> None:
