@@ -79,11 +79,12 @@ class Proxy:
 
     def close_connections(self) -> None:
         """Reset all connections without counting it as a fault."""
-        opened, self._open = self._open, []
-        for end in opened:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        with contextlib.suppress(IndexError):
+            while True:  # not a loop over the list, which other threads extend
+                end = self._open.pop()
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
 
     def lose(self) -> None:
         """Lose what is held, and forward again without delay."""
@@ -105,6 +106,7 @@ class Proxy:
 
     def close(self) -> None:
         """Stop listening and close all connections."""
+        self._is_refusing = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -145,7 +147,7 @@ class Proxy:
                     near.close()
                     return
                 time.sleep(0.02)
-        self._open += [near, far]
+        self._open.extend((near, far))
         if self._is_refusing:  # cut while it was connecting
             self.close_connections()
         back = self._start(self._pump, near, far, self._requests)

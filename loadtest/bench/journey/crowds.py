@@ -94,8 +94,7 @@ def sign_ins(
         "seconds": window[1] - window[0],
         **{f"alone_{name}": figure for name, figure in usual.items()},
         **meanwhile,
-        "p99_ratio": meanwhile["p99_ms"] / usual["p99_ms"],
-        "wrong": [],
+        **compared(meanwhile["p99_ms"], usual["p99_ms"]),
     }
 
 
@@ -110,6 +109,13 @@ def _rush(
     )
     remove_sale(sale)
     return heard
+
+
+def compared(meanwhile: float, usual: float) -> Figures:
+    """Return the ratio of two waits, which are 0 if no purchase succeeded."""
+    if meanwhile and usual:
+        return {"p99_ratio": meanwhile / usual, "wrong": []}
+    return {"p99_ratio": 0.0, "wrong": ["no purchase succeeded"]}
 
 
 def purchases(heard: Replies, began: float, ended: float) -> dict[str, float]:

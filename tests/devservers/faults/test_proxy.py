@@ -6,7 +6,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis as client
@@ -132,7 +132,8 @@ def test_fault_of_connections_that_have_ended_hits_nothing(proxy: InterceptingPr
         assert cut.last(0) == "1 connections: cut"
 
 
-def test_connection_under_way_during_a_cut_is_refused() -> None:
+@pytest.mark.parametrize("end", [lambda proxy: proxy.cut(refuse=True), Proxy.close])
+def test_connection_under_way_during_a_cut_is_refused(end: Callable[[Proxy], object]) -> None:
     under_way = threading.Event()
 
     class Watched(Proxy):
@@ -144,7 +145,7 @@ def test_connection_under_way_during_a_cut_is_refused() -> None:
         server.kill()
         with socket.create_connection((HOST, proxy.port), timeout=20) as waiting:
             assert under_way.wait(20)
-            proxy.cut(refuse=True)
+            end(proxy)
             server.start()
             waiting.sendall(b"PING\r\n")
             assert waiting.recv(100) == b""

@@ -69,3 +69,8 @@ def test_rate_of_a_window_counts_the_purchases_that_ended_in_it() -> None:
     replies = [Reply("ok", *one) for one in times]
     found = crowds.purchases(Replies(replies, 0.0, 4.0, 0.0), 1.0, 3.0)
     assert found == {"per_second": 1.0, "p50_ms": 1000.0, "p99_ms": 2000.0}
+
+
+@pytest.mark.parametrize("waits", [(20.0, 0.0), (0.0, 20.0)])
+def test_crowd_in_which_no_purchase_succeeds_is_wrong(waits: tuple[float, float]) -> None:
+    assert crowds.compared(*waits)["wrong"] == ["no purchase succeeded"]
