@@ -66,8 +66,11 @@ def _texts(element: Any) -> Iterator[str]:
 
 
 def english(html: str) -> set[str]:
-    """Return the texts with words in Latin letters that are neither names nor identifiers."""
-    found = set()
+    """Return the texts with words in Latin letters that are neither names nor identifiers.
+
+    Also those with a space between two Chinese words, unless the first one is a unit.
+    """
+    found = {text for text in texts_of(html) if re.search("(?<!\\d )[一-龥] [一-龥]", text)}
     for text in texts_of(html):
         tokens = re.findall(r"\b[A-Za-z][\w./:@=+'-]*", text, re.ASCII)
         words = [token.rstrip(".:'") for token in tokens]
