@@ -302,7 +302,6 @@ class RejectedReservation(models.Model):
     class Reason(models.TextChoices):
         SOLD_OUT = "sold_out", _("sold out when the order was saved")
         LIMIT = "limit", _("limit per customer exceeded")
-        KEY_REUSED = "key_reused", _("the key belongs to another order")
         FAILED = "failed", _("could not be saved")
 
     number = models.CharField(_("number"), max_length=32, unique=True)

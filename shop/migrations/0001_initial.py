@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 ('number', models.CharField(max_length=32, unique=True, verbose_name='number')),
                 ('customer_id', models.BigIntegerField(db_index=True, null=True, verbose_name='customer id')),
                 ('quantity', models.PositiveSmallIntegerField(default=0, verbose_name='quantity')),
-                ('reason', models.CharField(choices=[('sold_out', 'sold out when the order was written'), ('limit', 'limit per customer exceeded'), ('key_reused', 'the key belongs to another order'), ('failed', 'could not be written')], max_length=10, verbose_name='reason')),
+                ('reason', models.CharField(choices=[('sold_out', 'sold out when the order was written'), ('limit', 'limit per customer exceeded'), ('failed', 'could not be written')], max_length=10, verbose_name='reason')),
                 ('detail', models.TextField(blank=True, verbose_name='detail')),
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created at')),
                 ('sale', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rejected', to='shop.sale', verbose_name='sale')),

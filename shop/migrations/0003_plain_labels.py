@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='rejectedreservation',
             name='reason',
-            field=models.CharField(choices=[('sold_out', 'sold out when the order was saved'), ('limit', 'limit per customer exceeded'), ('key_reused', 'the key belongs to another order'), ('failed', 'could not be saved')], max_length=10, verbose_name='reason'),
+            field=models.CharField(choices=[('sold_out', 'sold out when the order was saved'), ('limit', 'limit per customer exceeded'), ('failed', 'could not be saved')], max_length=10, verbose_name='reason'),
         ),
         migrations.AlterField(
             model_name='sale',

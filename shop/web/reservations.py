@@ -7,7 +7,7 @@ from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext_lazy as _
 
-from shop.errors import KeyReused, wants_json
+from shop.errors import wants_json
 from shop.reservations.reserve import ReservationStatus, reservation_status
 from shop.sales.purchase_request import why_limited
 from shop.web.decorators import CustomerRequest, customer_page
@@ -20,7 +20,6 @@ _TEXTS = {
         _("Sorry, it sold out"),
         _("You haven't been charged. More may become available if orders expire or are cancelled."),
     ),
-    "key_reused": (KeyReused.title, KeyReused.advice),
     "failed": (
         _("We couldn't create your order"),
         _("You haven't been charged. You can try again on the sale page."),
