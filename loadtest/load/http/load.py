@@ -113,11 +113,12 @@ def run_http_load(asked: HttpLoad, progress: Callable[[str, int, int], object]) 
 
 
 def _open_sale(asked: HttpLoad) -> Sale:
+    name = f"lab-http-{time.time_ns():x}"
     with transaction.atomic():
         return open_sale(
-            f"lab-http-{time.time_ns():x}",
+            name,
             asked.stock,
-            product="lab-http",
+            product=name,  # another load may end, and delete its own
             open_for=OPEN_FOR,
             fulfilment=asked.fulfilment,
             is_listed=False,

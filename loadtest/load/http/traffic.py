@@ -23,7 +23,7 @@ def send_traffic(url: str) -> None:
     """Send it to the shop at `url`."""
     address = urlsplit(url)
     name, length = f"lab-traffic-{time.time_ns():x}", timedelta(seconds=LONGEST)
-    sale = open_sale(name, BUYERS, product="lab-traffic", open_for=length, is_listed=False)
+    sale = open_sale(name, BUYERS, product=name, open_for=length, is_listed=False)
     buyers: list[Buyer] = []
     try:
         buyers = sign_in(BUYERS, name)  # accounts of its own, not those of customers

@@ -59,7 +59,8 @@ class Command(HelpfulCommand):
         with transaction.atomic():
             guests = _people()
             now = timezone.now().replace(second=0, microsecond=0) + timedelta(minutes=1)
-            if not Product.objects.exclude(slug="lab-http").exists():  # created by `lab http`
+            # Other than those of `lab http` and `lab-traffic`.
+            if not Product.objects.exclude(slug__startswith="lab-").exists():
                 Product.objects.bulk_create(Product(**row) for row in _read(CATALOGUE))
             _write([one for row in _read(SALES) for one in _offer(row, now, guests)])
         found = f"{Product.objects.count()} products, {Sale.objects.count()} sales."

@@ -83,17 +83,18 @@ def test_loads_of_the_running_demo_end_with_an_audit_and_are_removed(shop, setti
 
 
 def test_load_may_end_while_another_one_begins(shop):
-    """Each has accounts of its own."""
+    """Each has accounts and a product of its own."""
     asked = small_load(shop, stock=5, buyers=10)
-    others = []
+    others, products = [], set()
 
     def meanwhile(what, done, total):
         if what == "signing in" and not others:
             others.append("under way")
-            others[0] = load.run_http_load(asked, lambda *step: None)
+            others[0] = load.run_http_load(asked, lambda *_: products.add(Product.objects.count()))
 
     report = load.run_http_load(asked, meanwhile)
     assert [(one["verdict"], one["orders"]) for one in (report, *others)] == [("ok", 5)] * 2
+    assert products == {2}
     assert not User.objects.exists()
 
 
