@@ -198,10 +198,10 @@ document.documentElement.classList.add("script");
         if (!ANSWERED.includes(response.status)) return form.submit();
         const answer = await response.json();
         if (answer.url) return location.assign(answer.url);
-        // "Sold out" is not the last word while an earlier request of this form may still succeed.
+        // A refusal is not the last word while an earlier request of this form may still succeed.
         const mayBuy = performance.now() < Number(form.dataset.unsureUntil ?? 0);
         if (response.status === 503) becomeUnsure();
-        const isOpen = answer.error === "in_flight" || (answer.error === "sold_out" && mayBuy);
+        const isOpen = answer.error === "in_flight" || (response.status === 409 && mayBuy);
         if (!isOpen) return refuse(form, button, answer);
       } catch {
         becomeUnsure();

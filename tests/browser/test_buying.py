@@ -197,7 +197,8 @@ def test_purchase_whose_response_is_lost_counts_once(people):
     assert all(audit.ok for audit in audit_all())
 
 
-def test_sold_out_is_not_final_while_an_earlier_attempt_may_succeed(people):
+@pytest.mark.parametrize("refusal", ["sold_out", "not_open"])
+def test_refusal_is_not_final_while_an_earlier_attempt_may_succeed(people, refusal):
     page = people("li")
     attempts = []
 
@@ -206,7 +207,7 @@ def test_sold_out_is_not_final_while_an_earlier_attempt_may_succeed(people):
         if len(attempts) == 1:
             route.abort("connectionreset")
         elif len(attempts) == 2:
-            route.fulfill(status=409, json={"error": "sold_out", "title": "-", "detail": "-"})
+            route.fulfill(status=409, json={"error": refusal, "title": "-", "detail": "-"})
         else:
             route.continue_()
 
