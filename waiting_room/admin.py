@@ -88,9 +88,11 @@ class RoomAdmin(HistoryAdmin):
             super().save_model(request, obj, form, change)
             return
         texts = {name: form.cleaned_data[name] for name in ("message", "message_zh")}
+        if not texts.keys() & set(form.changed_data):
+            texts = {}
         if "mode" in form.changed_data:
             service.set_mode(room=obj, mode=obj.mode, **texts)
-        elif texts.keys() & set(form.changed_data):
+        elif texts:
             service.broadcast(room=obj, **texts)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:

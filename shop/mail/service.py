@@ -19,6 +19,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from locking.failpoints import reach
+from shop.errors import ShopError
 from shop.mail.kinds import WINDOW, Kind, kinds
 from shop.mail.models import Message, Reminder
 from shop.models import Sale, User
@@ -127,8 +128,9 @@ def _send(message: Message, connection: BaseEmailBackend) -> bool:
     row = Message.objects.filter(pk=message.pk)
     try:
         email = compose(message)
-    except Exception:  # one message must not delay the others
-        logger.exception("Message %s waits: it cannot be written", message)
+    except Exception as error:  # one message must not delay the others
+        is_bug = not isinstance(error, ShopError)
+        logger.warning("Message %s waits: %r", message, error, exc_info=is_bug)
         row.update(due_at=timezone.now() + BACKOFF)
         return False
     if email is None:
