@@ -60,8 +60,8 @@ class SaleForm(KeepingForm):
         model = Sale
         fields: tuple[str, ...] = ()  # chosen by the admin
         help_texts = {
-            "price": _("At most the regular price. No changes in the last minute before the opening."),
-            "amount": _("No changes in the last minute before the opening."),
+            "price": _("At most the regular price. No changes in the minute before the opening."),
+            "amount": _("No changes in the minute before the opening."),
             "limit_per_customer": _("The most units that one customer can buy in this sale."),
             "opens_at": _("Customers can see the page earlier, and buy from this time on."),
             "closes_at": _("Orders placed before this time keep their full time to pay."),
