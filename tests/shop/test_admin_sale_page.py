@@ -172,15 +172,16 @@ def test_export_has_every_order_of_the_sale_and_no_formula(amy, sold_out, monkey
     assert (first["unit_price"], first["currency"], first["shipped_at"]) == ("9.90", "CNY", "")
 
 
-def test_packing_list_has_paid_orders_and_marks_what_it_shows(amy, sold_out) -> None:
+def test_packing_list_has_paid_orders_and_marks_the_ticked_ones(amy, sold_out) -> None:
     paid = Order.objects.filter(status=Order.Status.PAID)
     for order in Order.objects.filter(sale=sold_out, status__in=Order.LIVE):
         if order != paid[0]:
             save_address(order=order, lines=ADDRESS)
+    assert "Nothing to pack." in amy.get(page_of(a_sale(), "packing/")).text
     page = amy.get(page_of(sold_out, "packing/")).text
     assert re.findall(r"<code>(\w+)</code>", page) == [paid[1].number]
     assert "1 paid order has no address yet." in page
-    printed = re.findall(r'name="printed" value="([^"]+)"', page)
+    printed = re.findall(r'type="checkbox" name="printed" value="([^"]+)" checked', page)
     done = amy.post(page_of(sold_out, "packing/"), {"printed": [*printed, f"{paid[0].pk}-1"]})
     assert "1 order is marked as shipped. 1 order was not marked" in messages(done)
     assert DeliveryAddress.objects.exclude(shipped_at=None).get().order == paid[1]
