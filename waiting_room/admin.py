@@ -11,11 +11,12 @@ from django.contrib.admin.helpers import ActionForm
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from inventory.admin import KeepingForm
 from locking.admin import confirm
-from shop.admin.history import HistoryAdmin
+from shop.admin.sale_pages import PageActions
 from shop.errors import STORE_ERRORS, BadInput, NotFound, ShopError
 from shop.models import Sale
 from waiting_room import service
@@ -48,8 +49,8 @@ class RoomActionForm(ActionForm):
 
 
 @admin.register(Room)
-class RoomAdmin(HistoryAdmin):
-    """Rooms with what is going on in them; the inlet and pauses are actions of the list."""
+class RoomAdmin(PageActions):
+    """Rooms with what is going on in them; the inlet and pauses are actions."""
 
     form = KeepingForm
     list_display = ("sale", "mode", *RUNNING)
@@ -100,8 +101,7 @@ class RoomAdmin(HistoryAdmin):
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ShopError as error:
-            slug = Room.objects.select_related("sale").get(pk=args[0]).sale.slug
-            self._report(request, slug, error)
+            self._report(request, Room.objects.get(pk=args[0]), error)
             return HttpResponseRedirect(request.get_full_path())
 
     @admin.display(description=_("state"))
@@ -127,24 +127,25 @@ class RoomAdmin(HistoryAdmin):
         is_usual = per_minute <= settings.WAITING_ROOM_INLET_PER_MINUTE
         if not is_usual and (asked := self._confirm(request, rooms, "set_inlet", **shown)):
             return asked
-        return self._each(request, rooms, partial(service.set_inlet, per_minute=per_minute))
+        step = partial(service.set_inlet, per_minute=per_minute)
+        return self._each(request, rooms, step, _("People admitted per minute: {old} → {new}."))
 
     @admin.action(description=_("Pause"), permissions=["change"])
     def pause(self, request: HttpRequest, rooms: QuerySet[Room]) -> None:
         """Admit no one until the rooms are resumed."""
-        self._each(request, rooms, service.pause)
+        self._each(request, rooms, service.pause, _("Paused."))
 
     @admin.action(description=_("Resume"), permissions=["change"])
     def resume(self, request: HttpRequest, rooms: QuerySet[Room]) -> None:
         """Admit again."""
-        self._each(request, rooms, service.resume)
+        self._each(request, rooms, service.resume, _("Resumed."))
 
     @admin.action(description=_("Reset: drop all places"), permissions=["change"])
     def reset(self, request: HttpRequest, rooms: QuerySet[Room]) -> HttpResponse | None:
         """Drop all places, once the sale's name or the number of rooms has been typed."""
         asked = self._confirm(request, rooms, "reset")
-        reason = request.POST.get("reason", "")
-        return asked or self._each(request, rooms, partial(service.reset, reason=reason))
+        step = partial(service.reset, reason=request.POST.get("reason", ""))
+        return asked or self._each(request, rooms, step, _("All places were dropped."))
 
     def _confirm(
         self, request: HttpRequest, rooms: QuerySet[Room], step: str, **shown: Any
@@ -155,22 +156,28 @@ class RoomAdmin(HistoryAdmin):
         return confirm(request, self, template, name=name, rooms=found, step=step, **shown)
 
     def _each(
-        self, request: HttpRequest, rooms: QuerySet[Room], step: Callable[..., Room]
+        self, request: HttpRequest, rooms: QuerySet[Room], step: Callable[..., Room], done: Promise
     ) -> HttpResponse | None:
         for room in rooms:
             try:
-                step(room=room, staff=request.user)
+                now = step(room=room, staff=request.user)
             except (ShopError, *STORE_ERRORS) as error:
-                self._report(request, room.sale.slug, error)
+                self._report(request, room, error)
             else:
-                text = _("%s: the waiting room was changed.") % room.sale.slug
-                self.message_user(request, text, messages.SUCCESS)
+                said = str(done).format(old=room.inlet_per_minute, new=now.inlet_per_minute)
+                text = {"label": self.name_of(room), "error": said}
+                self.message_user(request, _("%(label)s: %(error)s") % text, messages.SUCCESS)
         return None
 
-    def _report(self, request: HttpRequest, slug: str, error: Exception) -> None:
+    def name_of(self, row: Room) -> str:
+        """Return the product and the last part of the address of the sale's page."""
+        return f"{row.sale.product.title} ({row.sale.slug})"
+
+    def _report(self, request: HttpRequest, room: Room, error: Exception) -> None:
         # The advice of other errors is for customers.
         problem = error.advice if isinstance(error, BadInput) else UNAVAILABLE
         if isinstance(error, NotFound):
             problem = _("The product of its sale is not listed: list it first.")
-        text = _("%(sale)s: nothing was changed. %(problem)s") % {"sale": slug, "problem": problem}
-        self.message_user(request, text, messages.ERROR)
+        text = {"sale": self.name_of(room), "problem": problem}
+        said = _("%(sale)s: nothing was changed. %(problem)s") % text
+        self.message_user(request, said, messages.ERROR)

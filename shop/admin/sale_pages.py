@@ -94,7 +94,7 @@ class PageActions(HistoryAdmin):
         response = super().response_action(request, queryset)
         number = request.POST.get("back", "")
         if response and number.isdecimal() and response.get("Location") == request.get_full_path():
-            return redirect(f"admin:shop_{self.opts.model_name}_change", number)
+            return redirect(f"admin:{self.opts.label_lower.replace('.', '_')}_change", number)
         return response
 
 

@@ -13,7 +13,7 @@ from inventory.models import Product
 from shop.errors import ServiceUnavailable
 from shop.models import User
 from shop.purchase import admission
-from tests.shop.admin_pages import fields_of
+from tests.shop.admin_pages import fields_of, messages
 from tests.shop.making import a_customer, a_sale, signed_in, staff_with
 from tests.waiting_room.rooms import a_room
 from waiting_room import service, store
@@ -71,13 +71,17 @@ def test_each_change_is_made_and_recorded_in_the_language_of_its_reader(amy: Cli
         service.clear()
         return [service.status_of(sale=one.sale).state for one in (room, other)]
 
-    for change, state in (
-        ({"action": "pause"}, "paused"),
-        ({"action": "set_inlet", "per_minute": 12}, "paused"),
-        ({"action": "resume"}, "open"),
+    path = f"{LIST}{room.pk}/change/"
+    for change, state, said in (
+        ({"action": "pause"}, "paused", "已暂停。"),
+        ({"action": "set_inlet", "per_minute": 12}, "paused", "每分钟放行人数：6 → 12。"),
+        ({"action": "resume"}, "open", "已恢复放行。"),
     ):
-        amy.post(f"{LIST}", {**change, "_selected_action": [room.pk]}, headers=CHINESE)
-        assert states() == [state, "open"]
+        page = amy.get(path)
+        assert f'name="action" value="{change["action"]}"' in page.text
+        done = amy.post(LIST, {**fields_of(page), **change}, headers=CHINESE)
+        assert (done["Location"], states()) == (path, [state, "open"])
+        assert f"{room.sale.product.title} ({room.sale.slug})：{said}" in messages(done)
     sent = {"mode": "lottery", "message": "Soon", "message_zh": "马上"}
     assert amy.post(f"{LIST}{room.pk}/change/", sent).status_code == 302
     service.clear()
@@ -98,7 +102,7 @@ def test_each_change_is_made_and_recorded_in_the_language_of_its_reader(amy: Cli
 def test_page_of_a_sale_shows_its_room_or_offers_one(amy: Client) -> None:
     room, without = a_room(), a_sale()
     page = amy.get(f"/admin/shop/sale/{room.sale.pk}/change/").text
-    assert f'/admin/waiting_room/room/?q={room.sale.slug}">Waiting room: First come' in page
+    assert f'href="{LIST}{room.pk}/change/">Waiting room: First come' in page
     for name, value in (("Waiting room", "open"), ("People admitted", 0), ("People waiting", 0)):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
     page = amy.get(f"/admin/shop/sale/{without.pk}/change/").text
