@@ -48,11 +48,23 @@ class RoomActionForm(ActionForm):
     )
 
 
+class RoomForm(KeepingForm):
+    """The fields of a room."""
+
+    class Meta:
+        help_texts = {
+            "inlet_per_minute": _(
+                "If fewer people arrive per minute, no one waits. The default is what the shop can"
+                " serve."
+            )
+        }
+
+
 @admin.register(Room)
 class RoomAdmin(PageActions):
     """Rooms with what is going on in them; the inlet and pauses are actions."""
 
-    form = KeepingForm
+    form = RoomForm
     list_display = ("sale", "mode", *RUNNING)
     list_select_related = ("sale__product", "sale__stock")
     search_fields = ("sale__slug",)

@@ -34,6 +34,7 @@ def test_room_is_created_for_a_sale_that_has_not_ended(amy: Client) -> None:
     page = amy.get(f"{LIST}add/").content.decode()
     assert f'value="{sale.pk}"' in page
     assert not any(f'<option value="{other.pk}"' in page for other in (ended, taken))
+    assert "If fewer people arrive per minute, no one waits." in page
     amy.post(f"{LIST}add/", {"sale": sale.pk, "mode": "lottery", "inlet_per_minute": 50})
     room = Room.objects.get(sale=sale)
     assert (room.mode, room.inlet_per_minute) == ("lottery", 50)
