@@ -42,7 +42,8 @@ BATCH = 100
 
 def orders_of(*, customer: User) -> QuerySet[Order]:
     """Return a customer's orders, newest first."""
-    return Order.objects.filter(customer=customer).select_related("sale__product", "sale__stock")
+    orders = Order.objects.filter(customer=customer)
+    return orders.select_related("address", "sale__product", "sale__stock")
 
 
 def get_order(*, customer: User, number: str) -> Order:

@@ -20,7 +20,7 @@ from locking.models import IdempotencyKey
 from shop.delivery import DeliveryAddress
 from shop.errors import BadInput, InFlight, KeyReused, ShopError, answer, wants_json
 from shop.models import Order, Payment
-from shop.orders.addresses import address_of, can_change, last_address, save_address
+from shop.orders.addresses import can_change, last_address, save_address
 from shop.orders.service import cancel_order, get_order, orders_of
 from shop.payments.providers import can_pay, provider
 from shop.payments.service import is_returnable, return_order
@@ -146,7 +146,7 @@ def _address_context(order: Order) -> dict[str, Any]:
 
     It proposes the address of the customer's last order.
     """
-    address = address_of(order=order)
+    address = getattr(order, "address", None)
     known = {"address": address, "returnable": is_returnable(order=order, address=address)}
     if not can_change(order=order, address=address):
         return known

@@ -11,12 +11,13 @@ from django.utils import timezone
 from inventory.models import StockMovement
 from loadtest.web.gateway import pay_at_once
 from shop.models import Order, Payment, Sale, User
+from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order
 from shop.payments.service import refund_order, start_payment
 from shop.purchase import admission
 from shop.urls import urlpatterns
 from tests.shop import purchases
-from tests.shop.making import a_sale, buy, put_in_force, signed_in
+from tests.shop.making import ADDRESS, a_sale, buy, put_in_force, signed_in
 from tests.shop.queued import consume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
@@ -50,6 +51,12 @@ def refund(order: Order) -> None:
     refund_order(order=order)
 
 
+def ship(order: Order) -> None:
+    pay_at_once(order=order)
+    save_address(order=order, lines=ADDRESS)
+    assert mark_shipped(sale=order.sale, printed={order.pk: 1}) == 1
+
+
 STATES = {
     "unpaid": (lambda order: None, "Reserved for you.", ("Paid not yet", False)),
     "paying": (
@@ -73,7 +80,8 @@ STATES = {
         "Your reservation has expired",
         ("✕ Expired", True),
     ),
-    "refunded": (refund, "This order was cancelled", ("↩ Cancelled", True)),
+    "shipped": (ship, "Your order has been shipped", ("Shipped", True)),
+    "refunded": (refund, "This order was cancelled", ("↩ Refunded", True)),
 }
 
 
@@ -83,11 +91,12 @@ def test_headline_and_steps_show_the_state(shop, order, state):
     change(order)
     page = shop.get(order.get_absolute_url()).text
     assert headline(page).startswith(expected)
-    paid = [("Paid", False)] if state == "refunded" else []
+    paid = [("Paid", False)] if state in ("refunded", "shipped") else []
     assert steps(page) == [("Reserved", not last[1]), *paid, last]
     is_payable = state in ("unpaid", "paying")
     assert ("/payment/" in page, "/cancel/" in page) == (is_payable, is_payable)
     assert ("/refund/" in page) == (state == "paid")
+    assert ("✓ Shipped" in text(shop.get("/orders/").text)) == (state == "shipped")
     is_closed = state in ("cancelled", "expired", "refunded")
     assert ("Buy again" in page) == is_closed
 
@@ -180,7 +189,7 @@ def test_order_says_why_money_goes_back(shop, order, status):
     Order.objects.update(status=status)
     page = shop.get(order.get_absolute_url()).text
     assert f"↩ {WHY_REFUNDED[status]} We are refunding" in text(page)
-    assert "Refunded" not in page, "the money is not there yet"
+    assert "We refunded" not in page, "the money is not there yet"
     assert ('name="street"' in page) == (status == Order.Status.PAID)
     assert ("hx-get" in page) != (status == Order.Status.PAID)
 
