@@ -45,7 +45,11 @@ class DeliveryAddress(models.Model):
     class Meta:
         verbose_name = _("delivery address")
         verbose_name_plural = _("delivery addresses")
-        indexes = [models.Index(fields=["shipped_at"], name="addresses_by_shipping")]
+        indexes = [
+            models.Index(fields=["shipped_at"], name="addresses_by_shipping"),
+            models.Index(fields=["phone"], name="addresses_by_phone"),
+            models.Index(fields=["name"], name="addresses_by_name"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name}, {self.city}"

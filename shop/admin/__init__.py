@@ -101,12 +101,26 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
 
     view_on_site = False  # only its customer can open the page
 
-    list_display = ("number", "status", "customer", "sale", "quantity", "total", "created_at")
+    list_display = (
+        "number",
+        "status",
+        "customer",
+        "sale",
+        "quantity",
+        "total",
+        "created_at",
+        "address__shipped_at",
+    )
     list_filter = ("status", ToShip, "created_at")
     ordering = ("-created_at", "-pk")
     search_fields = ("number", "sale__slug", "customer__username", "customer__email")
+    personal_fields = ("address__phone", "address__name")
+    search_help_text = _(
+        "Order number, slug of the sale, user name, email, phone or recipient. Finds equal values;"
+        " if there are none, values that begin with the text."
+    )
     fields = ("number", "state", "customer", "sale", "quantity", "total", "created_at")
-    shown_with = ("customer", "sale__product")
+    shown_with = ("customer", "sale__product", "address")
     actions = ("refund", "mark_paid")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -114,6 +128,11 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         number = request.GET.get("sale__exact", "")
         sale = Sale.objects.filter(pk=number).first() if number.isdecimal() else None
         return super().changelist_view(request, {"subtitle": sale, **(extra_context or {})})
+
+    def get_search_fields(self, request: HttpRequest) -> Any:
+        """Search addresses only for staff who may see them."""
+        may_see = request.user.has_perm("shop.view_deliveryaddress")
+        return (*self.search_fields, *(self.personal_fields if may_see else ()))
 
     def get_inlines(self, request: HttpRequest, obj: Order | None) -> Any:
         """Show the address of an order that has one."""

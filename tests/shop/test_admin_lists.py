@@ -15,7 +15,7 @@ from shop.models import Order, User
 from shop.orders.addresses import mark_shipped, save_address
 from shop.payments.service import start_payment
 from tests.shop.admin_pages import fields_of
-from tests.shop.making import ADDRESS, a_customer, a_sale
+from tests.shop.making import ADDRESS, a_customer, a_sale, staff_with
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores]
@@ -38,12 +38,15 @@ def listed(amy: Client, path: str, **query: str) -> list[object]:
 def test_search_finds_whole_values_first_and_then_beginnings(amy, orders) -> None:
     newest = orders[0]
     User.objects.create(username="wang")
+    save_address(order=newest, lines={**ADDRESS, "name": "韩梅梅", "phone": "+44 20 7946 0958"})
     for text, found in {
         newest.number: [newest],
         newest.number[:8]: [newest],
         newest.sale.slug: orders,
         "wang2": [newest],
         "wang2@example.com": [newest],
+        "+44 20 7946 0958": [newest],
+        "韩": [newest],
         f" {newest.number} ": [newest],
         "wang": orders,  # that customer has no order
         "ang2": [],
@@ -51,6 +54,7 @@ def test_search_finds_whole_values_first_and_then_beginnings(amy, orders) -> Non
     }.items():
         assert listed(amy, "shop/order", q=text) == found, text
     assert [user.username for user in listed(amy, "shop/user", q="wang")] == ["wang"]
+    assert listed(staff_with("view_order"), "shop/order", q="韩梅梅") == []
     assert listed(amy, "shop/rejectedreservation", q="no number") == []
 
 
@@ -75,6 +79,9 @@ def test_orders_of_a_sale_name_it_and_those_to_ship_are_found(amy, orders) -> No
     page = amy.get("/admin/shop/order/", {"sale__exact": paid.sale_id, "to_ship": "1"})
     assert f"<h2>{paid.sale}</h2>" in page.text
     assert list(page.context["cl"].result_list) == [paid]
+    everything = amy.get("/admin/shop/order/").text
+    column = re.findall(r'<td class="field-address__shipped_at[^>]*>([^<]*)<', everything)
+    assert [text == "-" for text in column] == [True, True, False]
     for malformed in ("", "x"):
         assert amy.get("/admin/shop/order/", {"sale__exact": malformed}).status_code in (200, 302)
 
