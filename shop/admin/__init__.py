@@ -176,8 +176,11 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
             return asked
         step = refund_order if may_refund else refuse_refund
         done = (
-            _("%s is cancelled. The payment provider returns the money: don't do it yourself."),
-            _("%s is cancelled. Return the money where it was paid."),
+            _(
+                "%s is marked as refunded. The payment provider returns the money: don't do it"
+                " yourself."
+            ),
+            _("%s is marked as refunded. Return the money where it was paid."),
         )
         for order in chosen:
             said = done[order.pk in outside], _("It has no payment that can be refunded.")

@@ -250,7 +250,8 @@ class SaleAdmin(SalePages):
         if units := self._units(request):
             step = partial(restock_sale, quantity=units)
             log_entry = entry(gettext_noop("Units added: {units}."), units=units)
-            self.each(request, sales, step, log_entry, _("%s: stock added."))
+            done = ngettext("%%s: %d unit added.", "%%s: %d units added.", units) % units
+            self.each(request, sales, step, log_entry, done)
 
     @admin.action(description=_("Reduce stock"), permissions=["change"])
     def reduce(self, request: HttpRequest, sales: QuerySet[Sale]) -> HttpResponse | None:
@@ -265,7 +266,10 @@ class SaleAdmin(SalePages):
         step = partial(restock_sale, quantity=-units)
         refusal = _("%s: nothing was removed, because fewer units are unsold.")
         log_entry = entry(gettext_noop("Units removed: {units}."), units=units)
-        done = log_entry, _("%s: stock reduced."), refusal
+        said = ngettext("%%s: %d unit removed.", "%%s: %d units removed.", units) % units
+        done = log_entry, said, refusal
+        if all(sale.left < units for sale in sales):
+            return self.each(request, sales, lambda sale: False, *done)
         return self._ask(request, list(sales), _("Reduce stock"), text % units, step, *done)
 
     def _units(self, request: HttpRequest) -> int:

@@ -316,5 +316,5 @@ def test_double_click_of_staff_adds_stock_once(people):
         page.get_by_role("button", name="Add stock").dblclick(delay=30, no_wait_after=True)
     (one,) = sent
     one.continue_()
-    expect(page.get_by_text("stock added")).to_be_visible()
+    expect(page.get_by_text("10 units added.")).to_be_visible()
     assert stocked.count() == 2

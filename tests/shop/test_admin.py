@@ -113,7 +113,7 @@ def test_restock_is_reported_as_done_whatever_fails_after_its_commit(amy, fulfil
             said = messages(act(amy, "restock", sale, units=5))
     finally:
         connection.execute_wrappers.remove(fail)
-    assert said == f"Kettle ({sale.slug}): stock added."
+    assert said == f"Kettle ({sale.slug}): 5 units added."
     assert fresh(sale).stock.quantity == 15
 
 
@@ -260,7 +260,7 @@ def test_restock_that_may_have_failed_asks_to_check_the_stock(amy, sale, error, 
 
     with patch("shop.admin.sales.restock_sale", restock):
         said = messages(amy.post("/admin/shop/sale/", sent))
-    assert f"{sale.slug}): stock added." in said
+    assert f"{sale.slug}): 5 units added." in said
     assert f"{other.slug}): {advice}" in said
 
 

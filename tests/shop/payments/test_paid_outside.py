@@ -66,7 +66,7 @@ def test_staff_mark_an_order_as_paid_and_refund_it_on_its_page(sale, order, li) 
 
     assert "return the money where it was paid" in press(staff, order, "refund")
     told = press(staff, order, "refund", confirm=order.number)
-    assert "is cancelled. Return the money where it was paid." in told
+    assert "is marked as refunded. Return the money where it was paid." in told
     assert "Refunded at 20" in told
     returns = f"The shop will return {money(order.total)} where you paid it."
     assert returns in own.get(order.get_absolute_url()).text
