@@ -69,10 +69,11 @@ def report_of(*, sale: Sale) -> SaleReport:
     sold_out_after = curve[-1][0] if is_sold_out else None
     elapsed = (min(timezone.now(), sale.closes_at) - sale.opens_at).total_seconds()
     end = max(1.0, elapsed if sold_out_after is None else sold_out_after)
+    orders = list(_orders(sale))
     top = max([offered, *(units for _, units in curve)])
     return SaleReport(
         offered=offered,
-        outcomes=[*_orders(sale), *_refunds(sale)],
+        outcomes=[*orders, *_refunds(sale, orders)],
         refused=_refused(sale),
         waiting=_waiting(sale),
         sold_out_after=sold_out_after,
@@ -101,11 +102,13 @@ def _orders(sale: Sale) -> Iterator[Outcome]:
                 yield Outcome(str(status.label), count, units * sale.price, currency)
 
 
-def _refunds(sale: Sale) -> Iterator[Outcome]:
+def _refunds(sale: Sale, orders: list[Outcome]) -> Iterator[Outcome]:
+    """Yield the refunded payments unless they are those of the refunded orders."""
     refunded = Payment.objects.filter(order__sale=sale, status=Payment.Status.REFUNDED)
     rows = refunded.order_by("currency").values_list("currency")
     for currency, count, amount in rows.annotate(Count("pk"), Sum("amount")):
-        yield Outcome(_("Payments refunded"), count, amount, currency)
+        if (str(Order.Status.REFUNDED.label), count, amount, currency) not in orders:
+            yield Outcome(_("Payments refunded"), count, amount, currency)
 
 
 def _refused(sale: Sale) -> list[tuple[str, int]]:

@@ -59,6 +59,9 @@ def test_report_tells_what_became_of_the_units(amy, sold_out) -> None:
     page = amy.get(page_of(sold_out)).text
     for text in ("¥19.80", "of 4", "4 s", "<polyline", f"?sale__exact={sold_out.pk}"):
         assert text in page, text
+    Order.objects.filter(pk=late.order_id).update(status=Order.Status.REFUNDED)
+    labels = [one.label for one in report_of(sale=sold_out).outcomes]
+    assert labels == ["Paid", "Cancelled", "Refunded"], "their payments are the same"
     numbers = Order.objects.order_by("-pk").values_list("number", flat=True)
     assert re.findall(r'/change/">(\w{16})</a>', page) == list(numbers)
     assert numbers[0] not in staff_with("view_sale").get(page_of(sold_out)).text
