@@ -11,6 +11,7 @@ from django.forms.models import model_to_dict
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from inventory.statements import insert
@@ -44,6 +45,8 @@ class AddressForm(ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if get_language() == "zh-hans":  # the region before the street
+            self.order_fields(["name", "phone", "city"])
         for name, field in self.fields.items():
             field.widget.attrs["autocomplete"] = COMPLETE[name]
 

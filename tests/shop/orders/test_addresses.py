@@ -1,5 +1,8 @@
 """Delivery addresses: given after the purchase, and fixed once an order is shipped or closed."""
 
+import re
+from functools import partial
+
 import pytest
 
 from shop.errors import InvalidTransition
@@ -48,6 +51,19 @@ def test_address_is_asked_for_after_the_payment_and_kept(shop, order) -> None:
         "street": "南京东路 1 号",
         "revision": 2,
     }
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_address_in_chinese_goes_from_the_city_to_the_street(shop, order, language) -> None:
+    pay_order(order=order)
+    read = partial(shop.get, order.get_absolute_url(), headers={"accept-language": language})
+    form = re.findall('name="(street|city)"', read().text)
+    save_address(order=order, lines=ADDRESS)
+    shown = re.findall(f"<br>({ADDRESS['street']}|(?:200002 )?{ADDRESS['city']})", read().text)
+    if language == "en":
+        assert (form, shown[1]) == (["street", "city"], "200002 上海市")
+    else:
+        assert (form, shown[0]) == (["city", "street"], "上海市")
 
 
 def test_next_order_proposes_the_last_address(shop, li, order) -> None:
