@@ -106,7 +106,7 @@ class StockMovementAdmin(LargeTable, ReadOnlyAdmin):
     """The ledger of all stock movements."""
 
     list_display = (
-        "pk",
+        "id",
         "created_at",
         "product",
         "delta",

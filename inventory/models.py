@@ -112,7 +112,7 @@ class Stock(Fenced):
         ]
 
     def __str__(self) -> str:
-        return f"{self.quantity} x {self.product}"
+        return f"{self.quantity} × {self.product}"
 
 
 class StockMovement(models.Model):

@@ -14,6 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from locking import policy
@@ -61,7 +62,7 @@ class HeldLockAdmin(ReadOnlyAdmin):
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": self.opts.verbose_name_plural,
+            "title": capfirst(self.opts.verbose_name_plural),
             "alias": alias,
             "aliases": list(locks),
             "search": search,

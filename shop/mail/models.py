@@ -37,7 +37,8 @@ class Message(models.Model):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True, db_index=True)
 
     class Meta:
-        verbose_name = verbose_name_plural = pgettext_lazy("messages", "Email")
+        verbose_name = pgettext_lazy("messages", "email")
+        verbose_name_plural = pgettext_lazy("messages", "emails")
         constraints = [
             models.UniqueConstraint(fields=["kind", "about", "customer"], name="one_message")
         ]

@@ -42,7 +42,7 @@ def test_page_shows_a_held_lock(admin_client, alias):
     with locks[alias].lock("report:<7>") as lease:
         page = admin_client.get(LIST, {"backend": alias}).text
         assert ("Break…" in page, "Release" in page) == (True, False)
-        for shown in ("report:&lt;7&gt;", lease.owner, f">{lease.token}<"):
+        for shown in ("<h1>Held locks<", "report:&lt;7&gt;", lease.owner, f">{lease.token}<"):
             assert shown in page
         assert re.search(r"<td>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d</td>", page), "since when"
         assert bool(re.search(r"<td>\d\.\d s</td>", page)) == (alias != "process"), "time left"
