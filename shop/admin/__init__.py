@@ -109,7 +109,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         "quantity",
         "total",
         "created_at",
-        "address__shipped_at",
+        "shipped_at",
     )
     list_filter = ("status", ToShip, "created_at")
     ordering = ("-created_at", "-pk")
@@ -150,6 +150,11 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     def total(self, order: Order) -> str:
         """Return the price of all units, with the currency."""
         return with_sign(order.total, order.currency)
+
+    @admin.display(description=_("shipped at"))
+    def shipped_at(self, order: Order) -> Any:
+        """Return when the order was shipped; Django shows a dash for one without an address."""
+        return order.address.shipped_at
 
     def has_refund_permission(self, request: HttpRequest) -> bool:
         """Return True for staff who may change orders."""
