@@ -172,3 +172,8 @@ class Held:
     """Seconds until the grant ends unrenewed."""
     count: int | None = None
     waiters: int | None = None
+
+    @property
+    def process(self) -> str:
+        """Return the host and process id of the owner, or the id of a unique task's message."""
+        return ":".join(self.owner.split(":")[:2]).partition("/")[0]

@@ -1,5 +1,9 @@
 """The operations page: who may do what; the switch of the lock, there and in the admin."""
 
+import os
+import re
+import socket
+
 import pytest
 from django.contrib.auth.models import Permission
 
@@ -68,9 +72,14 @@ def test_step_needs_staff_status_and_its_permission(ben, step, permission):
 def test_customers_are_shown_with_the_view_permission_only(ben, holder):
     holder("cart:4711")
     assert "cart:4711" not in ben.get("/ops/").text
-    permission = Permission.objects.get(codename="view_heldlock")
-    User.objects.get(username="ben").user_permissions.add(permission)
-    assert "cart:4711" in ben.get("/ops/").text
+    may = User.objects.get(username="ben").user_permissions
+    may.add(Permission.objects.get(codename="view_heldlock"))
+    assert "cart:4711" in (page := ben.get("/ops/").text)
+    assert f"held by {socket.gethostname()}:{os.getpid()}<" in page
+    assert "Break…" not in page
+    may.add(Permission.objects.get(codename="release_lock"))
+    (link,) = re.findall(r'href="([^"]+)"[^>]*>Break…', ben.get("/ops/").text)
+    assert "Type “cart:4711” to confirm" in ben.get(link).text
 
 
 # --- The switch ------------------------------------------------------------------------------
