@@ -10,6 +10,7 @@ from shop.models import Order
 from shop.payments.service import start_payment
 from tests.browser.conftest import LOOKS, bought, every_look, problems
 from tests.shop.making import put_in_force
+from tests.shop.staff import held
 
 PAGES = {
     "home": "/",
@@ -130,6 +131,20 @@ def test_steps_of_the_admin_are_accessible(people):
     expect(page.get_by_role("alert")).to_be_visible()
     check("not-confirmed")
     assert found == []
+
+
+@every_look
+def test_break_of_a_held_lock_is_on_the_screen(people, look):
+    page, name = people("amy", **look), "report:of-a-very-long-customer-name:" + "7" * 30
+    with held(name):
+        page.goto("/admin/locking/heldlock/")
+        link = page.locator("#result_list a")
+        box = link.bounding_box()
+        assert box["x"] + box["width"] <= look["viewport"]["width"]
+        found = problems(page, "held-locks", of_shop=False)
+        link.click()
+        expect(page.locator("h1", has_text=name)).to_be_visible()
+        assert found + problems(page, "break", of_shop=False) == []
 
 
 def test_orders_in_each_state_are_accessible(people):
