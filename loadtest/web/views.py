@@ -1,7 +1,7 @@
 """The pages of the lab: anyone starts a preset or a scenario; staff start everything else."""
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.contrib import messages
@@ -10,7 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.utils import translation
+from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_POST
@@ -148,11 +148,16 @@ def stop(request: HttpRequest, run_id: UUID) -> HttpResponse:
 def send_traffic(request: HttpRequest) -> HttpResponse:
     """Let buyers come for half a minute, so that the operations page has something to show."""
     _authorized(request)
-    if url := demo_url():
-        unique(tasks.send_traffic, "shop", [url])  # no switch of the lock waits for it
-        messages.success(request, _("Test traffic is on its way, for half a minute."))
-    else:
+    own = str(uuid4())
+    if not (url := demo_url()):
         messages.error(request, _("Nothing was sent: test traffic needs a running demo."))
+    # No switch of the lock waits for it.
+    elif unique(tasks.send_traffic, "shop", [url], task_id=own).id != own:
+        text = _("Nothing was sent: the previous test traffic has not ended yet.")
+        messages.warning(request, text)
+    else:
+        text = _("Test traffic was sent at %s and lasts half a minute.")
+        messages.success(request, text % f"{timezone.localtime():%H:%M:%S}")
     return redirect("ops")
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 
 import pytest
+from celery.result import AsyncResult
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -15,7 +16,7 @@ from django.utils import timezone
 from loadtest.load.plan import Plan
 from loadtest.models import LabRun
 from loadtest.scenarios.export import recorded
-from loadtest.web import runs, tasks
+from loadtest.web import runs, tasks, views
 from locking import locks
 from shop.models import User
 from tests.loadtest.charts.test_export import load_test
@@ -343,3 +344,16 @@ def test_visitors_start_the_preset_until_their_limit(
     client.post(reverse("lab-start"), {"preset": "pause"})
     paused = LabRun.objects.latest("created_at")
     assert Plan(**paused.plan).command() == runs.PAUSED_HOLDER.command()
+
+
+def test_second_press_adds_no_traffic_and_says_so(client, staff, monkeypatch):
+    """It said “on its way” again."""
+    monkeypatch.setattr(views, "demo_url", lambda: "http://127.0.0.1:1/")
+    monkeypatch.setattr(
+        tasks.send_traffic, "apply_async", lambda *_, task_id, **__: AsyncResult(task_id)
+    )
+    client.force_login(staff)
+    first, second = (client.post(reverse("lab-traffic"), follow=True).text for _ in range(2))
+    assert re.search(r"Test traffic was sent at \d\d:\d\d:\d\d and lasts half a minute.", first)
+    assert "Nothing was sent: the previous test traffic has not ended yet." in second
+    assert "Test traffic was sent" not in second
