@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from inventory.models import Stock
 from loadtest.load.http import traffic
 from locking.models import LockPolicy, LockPolicyChange
 from shop.administration.alerts import audit_stock
@@ -16,7 +17,7 @@ from shop.models import Sale
 from shop.operations import rates
 from shop.operations.rates import start as start_rates  # which conftest.py replaces
 from shop.sales.stock_lock import lock_name
-from tests.browser.conftest import LOOKS, TOO_SMALL, problems
+from tests.browser.conftest import LOOKS, PHONE, TOO_SMALL, problems
 from tests.shop.making import put_in_force
 from tests.shop.staff import held
 
@@ -114,6 +115,18 @@ def test_a_switch_drains_while_the_sale_goes_on(people):
     page.get_by_role("button", name="Back to redis").click()
     expect(page.locator("#lock-policy")).to_contain_text("Redis + conditional")
     assert LockPolicy.objects.get(pk=1).epoch == 3
+
+
+def test_reason_of_a_failed_audit_is_first_and_on_a_phone(people):
+    """It was cut, and in the last row."""
+    page = people("amy", **PHONE)
+    Stock.objects.filter(sale__slug="teapot").update(quantity=3)
+    audit_stock()
+    page.goto("/ops/?rate=0")
+    row = page.locator("#stock-audit tbody tr").first
+    expect(row).to_contain_text("teapot")
+    box = row.locator("td", has_text="WRONG").bounding_box()
+    assert box["x"] + box["width"] <= 360
 
 
 def test_page_fits_and_is_accessible(people):
