@@ -45,6 +45,7 @@ STAFF_PAGES = {
 }
 GROUPS = {"li": PAGES, "amy": STAFF_PAGES}
 FOCUS = Path(__file__).with_name("focus.js").read_text()
+FIELDS = "select, textarea, input:not([type=hidden], [type=submit], [type=range], [type=file])"
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_every_page_fits_and_is_accessible(people, pages, user, look):
     page, found = people(user, **look), []
     for name, path in pages(user).items():
         page.goto(path)
+        found += [(name, field) for field in page.evaluate(FOCUS, FIELDS)]
         found += weak_rings(page, name)  # before axe, which moves the place where Tab begins
         found += problems(page, name, of_shop=user == "li")
         for top in page.locator(".top").all():  # the admin has its own
@@ -130,6 +132,9 @@ def test_steps_of_the_admin_are_accessible(people):
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_be_visible()
     check("not-confirmed")
+    page.goto("/admin/locking/lockpolicy/1/change/")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")  # against the system
+    found += weak_rings(page, "dark")
     assert found == []
 
 
