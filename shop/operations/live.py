@@ -69,7 +69,7 @@ class LiveState:
     history: Sequence[LockPolicyChange] = ()
     rows: Sequence[LockRow] = ()
     unknown: Sequence[str] = ()
-    """Backends that cannot list the holders of other processes, or did not respond."""
+    """Locks that cannot list the holders of other processes, or did not respond."""
     open_sales: int = 0
     """Open sales that customers find; load tests have others."""
     queued_sales: int = 0
@@ -154,7 +154,7 @@ def _read_live() -> LiveState:
         unknown=[
             alias
             for alias, probed in backends.items()
-            if not (probed.ok and locks[alias].capabilities.lists_holders)
+            if alias != "none" and not (probed.ok and locks[alias].capabilities.lists_holders)
         ],
         open_sales=sum(sale.is_listed and sale.product.is_listed for sale in selling),
         queued_sales=len(queued),

@@ -120,7 +120,8 @@ def switch(request: CustomerRequest) -> HttpResponse:
     is_forced = step == "force"
     if is_forced or (step == "drain" and requested["mode"] == WriteStrategy.NAIVE):
         shown = {"name": requested["backend"], "step": step, "mode": requested["mode"]}
-        if asked := admin.confirm(request, None, "ops/confirm.html", **shown):
+        old = policy.current()
+        if asked := admin.confirm(request, None, "ops/confirm.html", old=old, **shown):
             return asked
     try:
         by = request.user.get_username()

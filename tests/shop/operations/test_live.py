@@ -2,6 +2,7 @@
 
 import threading
 import time
+from html import unescape
 
 import pytest
 from django.conf import settings as django_settings
@@ -131,6 +132,14 @@ def _all_on(server: Redis) -> override_settings:
     }
     urls = dict.fromkeys(("REDIS_URL", "QUEUE_REDIS_URL", "CACHE_URL"), server.url)
     return override_settings(CACHES=caches, **urls)
+
+
+def test_no_lock_has_no_holders(amy):
+    """Its holders were “unknown”."""
+    put_in_force("none")
+    page = amy.get("/ops/").text
+    assert "No lock is held right now." in page
+    assert "Locks whose holders can't be listed: process." in unescape(page)
 
 
 def test_audit_is_shown(amy):

@@ -120,6 +120,9 @@ def test_dangerous_switch_requires_the_typed_name(amy, page, mode, step):
     assert asked.status_code == 200
     assert "Type “database” to confirm" in asked.text
     assert f"database + {mode}" in asked.text
+    if page != POLICY:
+        assert f"Redis + conditional → database + {mode}" in asked.text
+        assert '<button class="wide danger' in asked.text
     assert ("if the old backend is down" in asked.text) == (step == "force")
     assert ("Naive writes" in asked.text) == (mode == "naive")
     assert amy.post(page, {**sent, "confirm": "redis"}).status_code == 400
