@@ -14,7 +14,8 @@
     const x = at * 238 / (values.length - 1);
     cursor.setAttribute("x1", x);
     cursor.setAttribute("x2", x);
-    const texts = { ago: values.length - 1 - at, value: values[at] === "None" ? "–" : Math.round(values[at] * 10) / 10 };
+    const value = values[at] === "None" ? "–" : `${Number(values[at]).toFixed(1)} ${chart.dataset.unit}`;
+    const texts = { ago: values.length - 1 - at, value };
     output.textContent = chart.dataset.words.replace(/{(\w+)}/g, (_all, name) => texts[name]);
   };
   const choose = (chart, at) => {

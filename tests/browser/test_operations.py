@@ -78,16 +78,20 @@ def test_charts_follow_test_traffic(people, published, live_server, monkeypatch)
     traffic.send_traffic(live_server.url)
     assert Sale.objects.count() == sales, "its sale is deleted"
     orders = page.locator(".chart", has_text="Orders per second")
-    expect(orders.locator("svg")).to_have_attribute("aria-label", re.compile(r"peak [1-9]\d* /s"))
+    expect(orders.locator("svg")).to_have_attribute("aria-label", re.compile(r"peak [1-9]\d*\.\d /s"))
     expect(page.get_by_role("button", name="Send test traffic")).to_be_visible()
     expect(page.locator("#minute ~ p")).to_contain_text("no lock → Redis + conditional")
     expect(orders.locator("line.switch")).to_have_count(1)
     orders.locator("svg").focus()
-    expect(orders.locator("output")).to_contain_text(re.compile("^0 s ago: "))
+    expect(orders.locator("output")).to_have_text(re.compile(r"^0 s ago: \d+\.\d /s$"))
+    ring = orders.locator("svg").bounding_box()
+    assert ring["y"] + ring["height"] + 5 <= orders.locator(".now").bounding_box()["y"]
     page.keyboard.press("ArrowLeft")
     expect(orders.locator("output")).to_contain_text(re.compile("^1 s ago: "))
     page.locator(".chart svg").last.hover()
     expect(page.locator(".chart output").last).to_contain_text("s ago: ")
+    page.locator(".chart svg").last.hover(position={"x": 5, "y": 5})
+    expect(page.locator(".chart output").last).to_have_text(re.compile(r"^5[89] s ago: –$"))
 
 
 def test_open_details_survive_updates(people):
