@@ -96,7 +96,7 @@ def _breaches(ledger: Ledger, held: int, sold: int, orders: dict[str, int]) -> I
         yield Breach(text, promised=held + sold, stocked=stocked)
     if held + sold + available != stocked:
         text = gettext_noop(
-            "%(stocked)s initial != %(available)s available + %(held)s held + %(sold)s sold"
+            "%(stocked)s initial ≠ %(available)s available + %(held)s held + %(sold)s sold"
         )
         yield Breach(text, stocked=stocked, available=available, held=held, sold=sold)
     left = stocked - sum(ledger.per_order.values())

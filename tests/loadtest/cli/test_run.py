@@ -55,7 +55,7 @@ def test_controls_oversell_and_locks_sell_exactly_the_stock(store, request):
             assert (run["verdict"], run["undersold"]) == ("oversold", 0)
             check_sum(run)
             available = run["stock"] - run["lost_updates"]["counted"]
-            assert f"25 initial != {available} available" in run["why"]
+            assert f"25 initial ≠ {available} available" in run["why"]
         else:
             assert (run["verdict"], run["undersold"], run["sold"]) == ("ok", 0, 25), run["why"]
     assert code == 0

@@ -124,7 +124,7 @@ def test_inconsistent_sale_alerts_until_it_is_repaired(in_force, scrape, caplog,
     with monkeypatch.context() as silent:
         silent.setattr(alerts, "cache", SimpleNamespace(get=Mock(side_effect=RedisError)))
         assert scrape(gauge) == 1
-    assert f"{sale.slug} (5 initial != 4 available" in staff.get("/").text
+    assert f"{sale.slug} (5 initial ≠ 4 available" in staff.get("/").text
     assert sound.slug not in str(alerts.inconsistent_sales())
     assert "Stock mismatch" not in customer.get("/").text
 
