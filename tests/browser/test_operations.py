@@ -98,7 +98,7 @@ def test_open_details_survive_updates(people):
     """Each update replaced the whole part, and closed what was open."""
     page = people("amy")
     page.goto("/ops/")
-    page.get_by_text("Switches", exact=True).click()
+    page.get_by_text("Lock policy changes").click()
     switched(reason="seen later")
     expect(page.locator(".history")).to_contain_text("seen later")
     expect(page.locator(".history")).to_be_visible()
@@ -114,7 +114,7 @@ def test_a_switch_drains_while_the_sale_goes_on(people):
         expect(page.locator("#drain")).to_contain_text("Waiting for 1 holder")
         expect(page.locator("#drain")).to_contain_text("Redis + conditional → ZooKeeper")
     expect(page.locator("#lock-policy")).to_contain_text("ZooKeeper + conditional")
-    page.get_by_text("Switches", exact=True).click()
+    page.get_by_text("Lock policy changes").click()
     expect(page.locator(".history")).to_contain_text("sale prep")
     page.get_by_role("button", name="Back to redis").click()
     expect(page.locator("#lock-policy")).to_contain_text("Redis + conditional")
