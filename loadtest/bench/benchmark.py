@@ -93,6 +93,6 @@ class Benchmark(Command):
         headings, rows = self.table(report, self.in_docs, 1)
         # Line breaks in the headings are for terminals.
         names = [one.replace("-\n", "").replace("\n", " ").strip() for one in headings]
-        versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+        versions = marked.versions(report["versions"])
         rounds = f"Medians of {report['settings']['rounds']} rounds on {versions}."
         return f"{marked.table(names, filter(None, rows))}\n{rounds}\n"

@@ -103,13 +103,14 @@ class ScenarioCommand(Command):
         return export.as_file(report, suffix)
 
     def write(self, report: Row, page: Path) -> None:
-        """Update the page's list, and keep the report for the pages to show."""
+        """Update the page's counts, and keep the report for the pages to show."""
         export.keep(report)
         super().write(report, page)
 
     def markdown(self, report: Row) -> str:
-        """Return the names of the scenarios."""
-        return ", ".join(f"`{result['name']}`" for result in report["scenarios"]) + "\n"
+        """Return how many scenarios were shown."""
+        verdicts = [result["verdict"] for result in report["scenarios"]]
+        return f"In the recording, {verdicts.count('ok')} of {len(verdicts)} were reproduced.\n"
 
 
 COMMAND = ScenarioCommand()

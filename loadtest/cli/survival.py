@@ -84,8 +84,7 @@ class Survival(Command):
             for name, line in report["libraries"].items()
             if line["version"]
         ]
-        versions = report["versions"].items()
-        about = ", ".join(f"{name} {value}" for name, value in versions if name != "platform")
+        about = marked.versions(report["versions"])
         repeats = report["settings"]["repeats"]
         when = f"{repeats} runs of each cell on {datetime.now(UTC):%-d %B %Y}, {about}.\n"
         tables = "\n".join(marked.table(*table) for table in _tables(report))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def around(file: Path, name: str) -> tuple[str, str]:
@@ -25,3 +26,8 @@ def write(file: Path, name: str, text: str) -> None:
     """Replace the part."""
     before, after = around(file, name)
     file.write_text(before + text + after)
+
+
+def versions(found: dict[str, Any]) -> str:
+    """Return the versions of a report in one line; a platform's says less than its cores."""
+    return ", ".join(f"{name} {value}" for name, value in found.items() if name != "platform")

@@ -56,8 +56,8 @@ def _late_write(events: Events) -> Verdict:
     elif _first(events, "asked", "A", "fail", "unknown"):
         noticed = "told if it asks"
     elif _first(events, "release", "A", "fail", "unknown"):
-        noticed = "told at its release"
-    return Verdict(f"write {'refused' if refused else 'accepted'}, {noticed}", refused)
+        noticed = "told at release"
+    return Verdict(f"{'refused' if refused else 'accepted'}, {noticed}", refused)
 
 
 def _after(text: str, begin: int, grant: Hold) -> Verdict:

@@ -116,4 +116,4 @@ for _name, (_system, _options, _call) in _SYSTEMS.items():
     _one = next(one for one in SYSTEMS if one.name == _system)
     _package = {"redis-py": "redis"}.get(_name, _name) if _one.role == "peer" else ""
     _opens = partial(_one.open, **_options), _call, _package
-    LIBRARIES[_name] = Library(_one.family, *_opens, _ASYNC.get(_name, "does not apply"))
+    LIBRARIES[_name] = Library(_one.family, *_opens, _ASYNC.get(_name, "-"))

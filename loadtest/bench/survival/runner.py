@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 CASES = {
     "kill": Case("holder killed: next", faults.killed, judge.next_after_kill, False),
-    "pause": Case("holder paused, writes late", faults.paused, judge.pause),
+    "pause": Case("holder paused: its late write", faults.paused, judge.pause),
     "work": Case("work of two leases", faults.worked, judge.long_work),
     "late-release": Case("late release: successor", faults.paused, judge.late_release),
     "restart": Case("store restarts", faults.restarted, judge.after_restart),
