@@ -200,7 +200,9 @@ def by_guard(runs: Sequence[Run], *, several: bool = False) -> list[tuple[str, l
 
     The name has the write strategy unless all runs are naive.
     """
-    several = several or any(run["discipline"] != WriteStrategy.NAIVE for run in runs)
+    several = several or any(
+        run["discipline"].partition(REPORT)[0] != WriteStrategy.NAIVE for run in runs
+    )
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(guard_of(run, several=several), []).append(run)

@@ -1,23 +1,42 @@
 """Compare the reports of two load tests."""
 
+from collections import Counter
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from loadtest.charts.curves import DASHES
+from loadtest.kernel.faults import FAULTS
 from loadtest.load import report
 from loadtest.load.plan import Plan
-from shop.sales.guards import guard_title
 
 Report = dict[str, Any]
 
 
 def differing_settings(*reports: Report) -> list[tuple[str, str, str]]:
-    """Return the labels and values, as in the form, of the settings in which two reports differ."""
+    """Return the labels and values, as in the form, of the settings in which two reports differ.
+
+    The last one is the faults that hit their runs, whether planned or injected by hand.
+    """
     found = []
     for one, about in Plan.about():
         a, b = (report["settings"].get(one.name) for report in reports)
         if about.label and a != b:
             found.append((str(about.label), about.in_words(a), about.in_words(b)))
-    return found
+    a, b = map(_injected, reports)
+    return found if a == b else [*found, (_("Injected faults"), a, b)]
+
+
+def _injected(result: Report) -> str:
+    """Return "Redis: Pause the holder × 2" for each guard and fault."""
+    hits = Counter(
+        _("%(title)s: %(state)s") % {"title": name, "state": FAULTS[one["name"]].button}
+        for name, group in report.by_guard(result["runs"])
+        for run in group
+        for one in run.get("faults", ())
+        if one["at"] is not None
+    )
+    return " · ".join(f"{hit} × {count}" for hit, count in sorted(hits.items()))
 
 
 def overlaid(*reports: Report) -> list[dict[str, Any]]:
@@ -34,14 +53,16 @@ def rows(*reports: Report) -> list[dict[str, Any]]:
     """Return a row for each guard: its worst run in each load test, and their differences."""
     runs = [run for one in reports for run in one["runs"]]
     found = []
-    for guard in dict.fromkeys((run["backend"], run["discipline"]) for run in runs):
-        pair = [_worst(one, guard) for one in reports]
-        found.append({"name": guard_title(*guard), "pair": pair, "difference": _difference(*pair)})
+    for name, group in report.by_guard(runs):
+        pair = [_worst(one, group[0]) for one in reports]
+        found.append({"name": name, "pair": pair, "difference": _difference(*pair)})
     return found
 
 
-def _worst(result: Report, guard: tuple[str, str]) -> dict[str, Any] | None:
-    runs = [run for run in result["runs"] if (run["backend"], run["discipline"]) == guard]
+def _worst(result: Report, guard: report.Run) -> report.Run | None:
+    """Return the worst run with the guard of this one."""
+    names = "backend", "discipline"
+    runs = [run for run in result["runs"] if all(run[one] == guard[one] for one in names)]
     if not runs:
         return None
     run = report.worst(runs)

@@ -21,7 +21,7 @@ B = report(stock=80, sold=80, wait=60.5, seed=7)
 
 def test_differences_have_signs() -> None:
     (row,) = comparison.rows(A, B)
-    assert row["name"] == "Redis + naive"
+    assert row["name"] == "Redis", "as on the page of each result"
     assert row["difference"] == {"sold": "+30", "orders_per_second": "+15.0", "p99": "−29.5"}
     (same,) = comparison.rows(A, A)
     assert same["difference"] == {"sold": "+0", "orders_per_second": "+0.0", "p99": "+0.0"}
@@ -39,3 +39,8 @@ def test_differences_have_signs() -> None:
         {**A, "settings": {**A["settings"], "backends": ()}}, other
     )
     assert changed == [("Backends", "", "no lock · process")]
+    hit = [{"name": "pause-holder", "at": 0.6, "proof": ""}, {"name": "kill-redis", "at": None}]
+    by_hand = {**A, "runs": [{**A["runs"][0], "faults": hit}]}
+    assert comparison.differing_settings(A, by_hand) == [
+        ("Injected faults", "", "Redis: Pause the holder × 1"),
+    ]

@@ -283,7 +283,8 @@ def test_two_runs_can_be_compared(client, staff, sent):
     client.logout()
     page = client.get(compare)
     assert page.text.count("Without a lock: 120000 sold of 50") >= 2
-    assert "Both runs had the same settings." in page.text
+    assert "Both runs had the same settings and the same injected faults" in page.text
+    assert "Load average" not in page.text, "an old report does not say"
     # The page of one run does not reveal the others.
     assert str(other.pk) not in client.get(finished.get_absolute_url()).text
     assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
