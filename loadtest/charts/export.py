@@ -126,6 +126,7 @@ def shown(result: Report) -> dict[str, Any]:
     runs, plan = result["runs"], Plan(**result["settings"])
     worst = [report.worst(group) for _name, group in report.by_guard(runs)]
     several = [*plan.disciplines] != ["naive"]
+    planned = len(plan.strike_after)
     listed = runs if len(runs) <= LISTED else worst
     return {
         "sentence": report.headline(runs),
@@ -142,6 +143,9 @@ def shown(result: Report) -> dict[str, Any]:
             }
             for run in listed
         ],
+        "by_hand": any(
+            sum(one["at"] is not None for one in run.get("faults", ())) > planned for run in runs
+        ),
         "met": sum(map(report.met, runs)),
         "is_exact": all(run["verdict"] == "ok" for run in runs),
         "of": len(runs),

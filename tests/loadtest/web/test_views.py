@@ -236,6 +236,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
         *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold: reproduced"),
         *('<span class="verdict ok">exact</span>', "Faults injected into Redis + conditional:"),
         *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
+        "not the faults that were injected by hand",
     ):
         assert words in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
@@ -253,6 +254,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     LabRun.objects.update(report={**done.report, "runs": [locked]})
     page = client.get(run.get_absolute_url()).text
     assert '<span class="verdict ok">Exact</span>' in page, "nothing was to fail"
+    assert "injected by hand" not in page
 
 
 def test_failed_run_shows_its_error_and_frees_the_slot(client, staff, monkeypatch):
