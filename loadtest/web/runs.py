@@ -123,7 +123,7 @@ def stop(run_id: UUID) -> None:
 
 
 def request_fault(run: LabRun, name: str) -> str:
-    """Request a fault of a load test; return what happens next, or why nothing does."""
+    """Request a fault of a load test; return "", or why nothing is injected."""
     active = LabRun.objects.filter(pk=run.pk, slot__isnull=False, requested_fault="")
     if run.is_over:
         return gettext("Nothing was injected: the run has ended.")
@@ -133,7 +133,7 @@ def request_fault(run: LabRun, name: str) -> str:
         return gettext(
             "Nothing was injected: the last request is still on its way. Try again in a moment."
         )
-    return gettext("Requested. The next buyer that holds the lock injects the fault.")
+    return ""
 
 
 def execute(run_id: UUID) -> None:
@@ -186,10 +186,10 @@ def _save_progress(run_id: UUID) -> Progress:
         state, is_stopped, fault = asked
         if is_stopped or state != State.RUNNING:
             raise Stopped
-        is_hit = fault and pace.run and FAULTS[fault].applies(pace.run["backend"], store)
-        if not is_hit:  # it waits for a run of a lock that it can hit
-            return None
-        rows.update(requested_fault="")
+        if not (fault and pace.run and FAULTS[fault].applies(pace.run["backend"], store)):
+            return None  # it waits for a run of a lock that it can hit
+        pace.run["requested"] = fault
+        rows.update(requested_fault="", progress=pace.as_dict())
         return str(fault)
 
     return show

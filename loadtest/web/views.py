@@ -167,10 +167,11 @@ def inject(request: HttpRequest, run_id: UUID) -> HttpResponse:
     run = runs.get_run(run_id)
     if not _may_inject(request, run):
         raise PermissionDenied
-    words = runs.request_fault(run, request.POST.get("fault", ""))
-    if request.headers.get("HX-Request"):
-        return HttpResponse(words)
-    messages.info(request, words)
+    refusal = runs.request_fault(run, request.POST.get("fault", ""))
+    words = _("Requested. The next buyer that holds the lock injects the fault.")
+    if request.headers.get("HX-Request"):  # the figures show the request until it is injected
+        return HttpResponse(refusal or f'<p hx-swap-oob="innerHTML:#announce">{words}</p>')
+    messages.info(request, refusal or words)
     return redirect(run, permanent=False)
 
 

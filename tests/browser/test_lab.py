@@ -142,8 +142,9 @@ def test_fault_is_injected_by_button_while_units_are_sold(people, worker):
     pause = page.get_by_role("button", name="Pause the holder")
     expect(page.locator("#figures svg")).to_be_visible(timeout=WAIT)
     pause.click()
-    expect(page.locator("#fault-note")).to_have_text(re.compile("Requested."))
+    expect(page.locator("#announce")).to_have_text(re.compile("Requested."))
     expect(page.locator("#figures svg")).to_contain_text("Pause the holder")
+    expect(page.locator("#fault-note")).to_be_empty()
     assert LabRun.objects.get().state == LabRun.State.RUNNING
     expect(pause).to_be_focused()
     run = LabRun.objects.get().get_absolute_url()

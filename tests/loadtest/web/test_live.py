@@ -152,7 +152,8 @@ def test_request_answers_what_happens_next(client: Client, running: LabRun) -> N
     LabRun.objects.filter(pk=running.pk).update(created_by=User.objects.create(username="li"))
     client.force_login(User.objects.get(username="li"))
     assert "cannot hit any lock" in request_fault(client, running, "kill-zookeeper", **HTMX).text
-    assert request_fault(client, running, "kill-redis", **HTMX).text.startswith("Requested.")
+    told = request_fault(client, running, "kill-redis", **HTMX).text
+    assert told.startswith('<p hx-swap-oob="innerHTML:#announce">Requested.'), "not in the note"
     assert "Requested: Kill Redis." in polled(client, running, progress=moment(1, 1))
     assert "still on its way" in request_fault(client, running, "pause-holder", **HTMX).text
     running.refresh_from_db()
