@@ -94,7 +94,7 @@ def own(recorded: Sequence[Event]) -> list[Event]:
 def lane_title(name: str) -> str:
     """Return the name of a lane in the active language."""
     if name.startswith(WATCHDOG):
-        return _("watchdog of %(actor)s") % {"actor": _(name.removeprefix(WATCHDOG))}
+        return _("the watchdog of %(actor)s") % {"actor": _(name.removeprefix(WATCHDOG))}
     if name.startswith(WAITER):
         return _("waiter %(number)s") % {"number": name.removeprefix(WAITER)}
     return _(name)

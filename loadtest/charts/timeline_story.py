@@ -52,6 +52,7 @@ def story(variant: Mapping[str, Any]) -> list[Sentence]:
         alias = aliases.get(event.get("owner", ""), "")
         if text := _words(event, data, writes, alias, guard):
             who = lane_title(lane := data.lane_of(event))
+            who = _("one of the other buyers") if lane == "other buyers" else who
             # What a buyer learns from its release, the line of that release shows.
             is_told = event["do"] == "lost" and not lane.startswith(WATCHDOG)
             how = released.get(event["t"], "")

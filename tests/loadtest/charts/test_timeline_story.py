@@ -24,11 +24,11 @@ def test_story_tells_each_event_in_both_languages() -> None:
         "1.100 s Buyer B is granted the lock.",
         "1.200 s Buyer B reads a stock of 1.",
         "1.500 s Buyer B writes a stock of 0.",
-        "1.600 s Buyer B releases the lock.",
+        "1.600 s Buyer B sends its release.",
         "2.200 s Buyer A continues where it stopped.",
         "2.300 s Buyer A writes a stock of 0. The row already said 0: one sale is not counted. "
         "That makes 2 sold of 1.",
-        "2.400 s Buyer A releases the lock.",
+        "2.400 s Buyer A sends its release.",
     ]
     with translation.override("zh-hans"):
         assert told(paused())[0] == "0.000 秒 买家 A 请求锁。"
@@ -51,6 +51,8 @@ def test_story_of_an_excerpt_counts_what_was_sold_before() -> None:
         "Buyer B writes a stock of 24. The row already said 0: 25 sales are not counted. "
         "That makes 51 sold of 50."
     )
+    others = {"events": [event(0, "other buyers", "read", "ok", quantity=24)]}
+    assert told(others) == ["0.000 s One of the other buyers reads a stock of 24."]
 
 
 def test_story_describes_the_picture_to_screen_readers() -> None:
@@ -104,10 +106,10 @@ def test_every_line_of_the_source_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "half", "text", "code"),
     [
-        ("release-before-commit", 0, "Buyer A releases the lock.", "lease.backend.release("),
-        ("release-before-commit", 1, "Buyer A releases the lock.", "redis.call('DEL', lock"),
-        ("delete-successors-lock", 1, "Buyer A releases the lock.", "holder ~= caller"),
-        ("failover-before-replication", 1, "Buyer A releases the lock.", "redis.call('PEXPIRE'"),
+        ("release-before-commit", 0, "Buyer A sends its release.", "lease.backend.release("),
+        ("release-before-commit", 1, "Buyer A sends its release.", "redis.call('DEL', lock"),
+        ("delete-successors-lock", 1, "Buyer A sends its release.", "holder ~= caller"),
+        ("failover-before-replication", 1, "Buyer A sends its release.", "redis.call('PEXPIRE'"),
         ("crash-between-redis-and-queue", 0, "Buyer A is killed.", "reach(RESERVED)"),
         ("crash-between-redis-and-queue", 1, "Consumer is killed.", 'reach("queued.read")'),
         ("payment-after-expiry", 0, "Database: 2 sold.", "order.save()"),
@@ -130,14 +132,14 @@ def said(name: str, half: int, part: str) -> list[str]:
 
 
 def test_lock_that_was_released_early_is_not_told_as_lost() -> None:
-    assert said("release-before-commit", 0, "uyer A releases") == [
-        "Buyer A releases the lock.",
-        "Buyer A releases the lock again, at the end of its purchase.",
+    assert said("release-before-commit", 0, "uyer A sends") == [
+        "Buyer A sends its release.",
+        "Buyer A sends its release again, at the end of its purchase.",
     ]
     refused = "The store refuses the release: buyer A no longer holds the lock."
     assert said("release-before-commit", 0, "no longer holds") == [refused]
     assert said("release-before-commit", 0, "notices") == []
-    lost = "Watchdog of buyer A notices that the lock is lost."
+    lost = "The watchdog of buyer A notices that the lock is lost."
     assert said("holder-paused", 0, "notices") == [lost]
 
 

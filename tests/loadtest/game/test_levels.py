@@ -40,7 +40,8 @@ def outcomes(recording: dict[str, Any], level: str, guarded: bool) -> Iterator[O
             buyers = [recording["buyers"][number] for number in state["buyers"]]
             # A watchdog wakes with its buyer: either of them is the first to notice the loss.
             said = [
-                recording["sentences"][number][0].removeprefix("Watchdog of ") for number in told
+                recording["sentences"][number][0].removeprefix("The watchdog of ")
+                for number in told
             ]
             yield move, state | {"buyers": buyers}, sorted(map(str.lower, said))
 
