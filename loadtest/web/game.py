@@ -28,18 +28,18 @@ def play(request: HttpRequest, name: str) -> HttpResponse:
     done = [*form.get("done", "").split(), *form.getlist("action")]
     done = done[:-1] if "undo" in form else done
     half = halves[form.get("guarded") == "1"]
-    here, told, texts = 0, list[str](), sentences()
+    here, told, latest, texts = 0, list[str](), list[str](), sentences()
     for move in done:
         if move not in half["moves"][here]:
             raise BadInput
         here, *more = half["moves"][here][move]
-        told += [texts[one] for one in more]
+        told += (latest := [texts[one] for one in more])
     is_part = request.headers.get("HX-Request")
     context = {
         **page_context({**half["states"][here], "story": told, "can_undo": bool(done)}),
         "done": " ".join(done),
         "is_part": is_part,
-        "latest": told[-1] if told else "",
+        "latest": " ".join(latest).replace("。 ", "。"),
         "moves": sum(len(moves) for half in halves for moves in half["moves"]),
         "states": sum(len(half["states"]) for half in halves),
         "is_complete": all(half["is_complete"] for half in halves),

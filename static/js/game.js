@@ -23,15 +23,21 @@
       one.querySelector(".mark").hidden = !won.has(one.dataset.level);
   }
 
+  /** Keep the focus on the button that was pressed; if it is disabled now, on what can follow. */
+  function refocus({ id }) {
+    const pressed = document.getElementById(id);
+    if (pressed.disabled) document.querySelector("#game .won a, #game button:enabled").focus();
+    else pressed.focus({ preventScroll: true });
+  }
+
   /** Replay a recording: `past` has the states so far, each with the sentences that led to it. */
   function replay({ lines, sentences, variants }) {
-    const first = { state: 0, told: [] };
+    const first = { state: 0, told: [], latest: [] };
     let variant = variants[0];
     let past = [first];
 
     function show() {
-      const focused = document.activeElement?.id;
-      const { state, told } = past.at(-1);
+      const { state, told, latest } = past.at(-1);
       document.getElementById("game").innerHTML = variant.states[state].map((one) => lines[one]).join("\n");
       if (told.length) {
         const items = told.map((one) => {
@@ -41,8 +47,7 @@
         });
         document.querySelector(".events").replaceChildren(...items);
       }
-      document.getElementById("latest").textContent = told.length ? sentences[told.at(-1)] : "";
-      document.getElementById(focused)?.focus({ preventScroll: true });
+      document.getElementById("latest").textContent = latest.map((one) => sentences[one]).join(" ").replaceAll("。 ", "。");
       mark();
     }
 
@@ -58,9 +63,10 @@
         past.pop();
       } else {
         const [next, ...more] = variant.moves[state][value];
-        past.push({ state: next, told: [...told, ...more] });
+        past.push({ state: next, told: [...told, ...more], latest: more });
       }
       show();
+      refocus(event.submitter);
     });
   }
 
@@ -68,6 +74,7 @@
   document.addEventListener("htmx:afterSwap", ({ detail }) => {
     history.replaceState(null, "", detail.pathInfo.responsePath); // for a reload, and to share it
     mark();
+    refocus(detail.requestConfig.triggeringEvent.submitter);
   });
   if (globalThis.recordedGame) replay(globalThis.recordedGame);
 })();

@@ -28,6 +28,8 @@ def test_keyboard_wins_the_race_and_keeps_its_focus(people):
             assert page.evaluate("document.activeElement.id") == "A-step"
             expect(page.locator("#latest")).to_contain_text("Buyer A goes on at once")
     expect(page.get_by_role("alert")).to_contain_text("You did it.")
+    expect(page.get_by_role("button", name="Next level")).to_be_focused()
+    expect(page.locator("#latest")).to_be_in_viewport()
     expect(page.locator("[data-level=race] .mark")).to_be_visible()
     page.locator("#undo").focus()
     page.keyboard.press("Enter")
@@ -44,4 +46,6 @@ def test_game_fits_and_is_readable(people, look):
     for done in ("A-step", "A-step B-step", "A-step B-step A-step"):
         page.locator(f"#{done[-6:]}").click()
         expect(page.locator("#game input[name=done]")).to_have_value(done)
+        # B begins to wait for the lock.
+        expect(page.locator("#A-step")).to_be_focused()
     assert problems(page, "game", small=SMALL_BUTTONS) == []

@@ -51,6 +51,7 @@ def test_course_and_game_work_from_files(chromium: Browser, site: Path, language
         expect(mark).to_be_hidden()
         page.locator(f"#{buyer}-step").focus()
         page.keyboard.press("Enter")
+    expect(page.locator(".won a").first).to_be_focused()
     expect(page.locator(".events li")).to_have_count(6)
     expect(page.locator(".diagram .oversold")).to_be_visible()
     page.locator("#undo").focus()

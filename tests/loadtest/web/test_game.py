@@ -23,6 +23,7 @@ def test_visitor_plays_without_script(client: Client) -> None:
     assert "You did it." in text
     assert "Both buyers read the same number" in text
     assert "2 sold of 1" in text
+    assert 'role="status">Buyer A writes a stock of 0. The row already said 0' in text
     assert f'href="{reverse("game", args=["expire"])}">Next level: SETNX, then EXPIRE' in text
     assert 'data-won="race"' in text
     assert "Let both buyers read the stock before" in text
