@@ -33,6 +33,18 @@ def test_visitor_plays_without_script(client: Client) -> None:
     assert "You did it." not in text
 
 
+def test_last_level_leads_to_the_second_part_of_the_course(client: Client) -> None:
+    """The buyer that has released the lock is not said to be about to."""
+    done = "A-step A-step A-step B-step B-step B-step A-step B-step"
+    text = client.get(reverse("game", args=["commit"]), {"done": done}).text
+    assert "Go on with part 2" in text
+    part = f'href="{reverse("learn")}#flash-sale"'
+    assert part in text
+    assert 'id="flash-sale"' in client.get(reverse("learn")).text
+    assert "has committed, and is about to finish" in text
+    assert "is about to release" not in text
+
+
 def test_current_lines_are_marked(client: Client) -> None:
     text = client.get(RACE, {"action": "A-step"}, headers=HTMX).text
     columns = text.split('<strong class="chip">')[1:]
