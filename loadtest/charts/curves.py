@@ -88,10 +88,11 @@ def _worst_runs(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     return [(name, worst(group)) for name, group in groups if group]
 
 
-def sold_over_time(runs: Sequence[Run]) -> SafeString:
+def sold_over_time(runs: Sequence[Run], *, scale: int = 1) -> SafeString:
     """Return one line per guard, a dashed line for the stock, and a vertical mark per fault.
 
     Two reports in one chart (`comparison.overlaid`) have a colour per guard and a dash per report.
+    `scale`: the units that fit in at least.
     """
     shown = _worst_runs(runs)
     if not shown:
@@ -99,13 +100,17 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
     ends = [run["sold_at"][-1][0] for _name, run in shown]
     seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
     stocks = sorted({run["stock"] for _name, run in shown})
-    most = max(1, *stocks, *(run["sold"] for _name, run in shown))
+    most = max(scale, *stocks, *(run["sold"] for _name, run in shown))
     pens = _pens((name.partition(REPORT)[0], run["backend"]) for name, run in shown)
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
 
-    height = PLOT - 14 - HEAD
+    drawing = Drawing()
+    rows = _marks(
+        drawing, [(x(at), name, what) for name, run in shown for at, what in run["marks"]]
+    )
+    height = PLOT - 14 * rows - HEAD
     beyond = max(1, most - stocks[-1])
     # One unit too many of 400 would be less than a pixel high.
     rise = max(HEAD, height * beyond / most)
@@ -114,7 +119,6 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         within = min(units, stocks[-1])
         return float(round(PLOT - height * within / most - rise * (units - within) / beyond, 1))
 
-    drawing = Drawing()
     drawing.line(x(0), y(0), x(seconds), y(0))
     for stock in stocks:
         drawing.line(x(0), y(stock), x(seconds), y(stock), stroke_dasharray="5 4")
@@ -124,19 +128,6 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
-    marks = [(at, name.partition(REPORT)[2], w) for name, run in shown for at, w in run["marks"]]
-    labels: list[tuple[int, float, str]] = []
-    for at, label, name in marks:
-        word = f"{label} {FAULTS[name].button if name in FAULTS else _(name)}".strip()
-        is_right = x(at) > WIDTH * 0.7
-        drawing.line(x(at), 14, x(at), PLOT, stroke=BAD, stroke_dasharray="2 2")
-        near = [(row, said) for row, left, said in labels if abs(x(at) - left) < LABEL]
-        # The same fault hits the next guard at about the same time.
-        if all(said != word for _row, said in near):
-            row = min(set(range(len(near) + 1)) - {row for row, _said in near})
-            labels.append((row, x(at), word))
-            left, top = x(at) + (-3 if is_right else 3), 12.0 + 14 * row
-            drawing.text(left, top, word, **(END if is_right else {}))
     for row, (name, run) in enumerate(shown):
         guard, _sign, label = name.partition(REPORT)
         colour, dash = pens[guard]
@@ -149,6 +140,24 @@ def sold_over_time(runs: Sequence[Run]) -> SafeString:
         drawing.text(LEFT + 42, top, _("%(name)s: %(sold)s / %(stock)s") % {**run, "name": name})
     size = WIDTH, PLOT + 40 + LEGEND * len(shown)
     return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
+
+
+def _marks(drawing: Drawing, marks: Iterable[tuple[float, str, str]]) -> int:
+    """Draw marks at their x, each with its guard and name; return the rows of names, at least 1."""
+    labels: list[tuple[int, float, str]] = []
+    for x, guard, name in marks:
+        word = FAULTS[name].button if name in FAULTS else _(name)
+        word = f"{guard.partition(REPORT)[2]} {word}".strip()
+        is_right = x > WIDTH * 0.7
+        drawing.line(x, 14, x, PLOT, stroke=BAD, stroke_dasharray="2 2")
+        near = [(row, said) for row, left, said in labels if abs(x - left) < LABEL]
+        # The same fault hits the next guard at about the same time.
+        if all(said != word for _row, said in near):
+            row = min(set(range(len(near) + 1)) - {row for row, _said in near})
+            labels.append((row, x, word))
+            left = x + (-3 if is_right else 3)
+            drawing.text(left, 12.0 + 14 * row, word, **(END if is_right else {}))
+    return max((row + 1 for row, _x, _word in labels), default=1)
 
 
 def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:

@@ -59,7 +59,7 @@ def context(run: LabRun) -> dict[str, Any]:
         "requested": FAULTS[run.requested_fault or now["requested"]].button,
         "under_way": report.so_far(now, several=several),
         "now": report.run_of(now, run.plan["repeats"], several=several),
-        "curve": curves.sold_over_time(drawn),
+        "curve": curves.sold_over_time(drawn, scale=max(one["sold"] for one in [*over, now])),
         "oversold": "{backend}-{discipline}-{repeat}".format(**now) if now["oversold"] else "",
         **curves.buyers(now),
     }

@@ -57,6 +57,15 @@ def test_curve_visibly_rises_above_the_line_of_the_stock(stock: int, sold: int) 
     assert float(points[-1].partition(",")[2]) >= 14, "inside the chart"
 
 
+def test_names_of_faults_are_above_the_line_of_the_stock() -> None:
+    run = {**load_test(Plan(backends=("redis",)))["runs"][0], "stock": 50, "sold": 50}
+    run |= {"sold_at": [[0.0, 0], [9.0, 50]], "marks": [[1.0, "pause-holder"], [1.9, "resumed"]]}
+    drawn = parse(curves.sold_over_time([run]))
+    line = next(one for one in drawn.iter(f"{SVG}line") if one.get("stroke-dasharray") == "5 4")
+    (end,) = [one for one in drawn.iter(f"{SVG}text") if one.text == "resumed"]
+    assert float(end.get("y", 0)) <= float(line.get("y1", 0)) - 4
+
+
 def test_bar_of_a_guard_that_did_not_run_says_so() -> None:
     """Nothing was sold, but not because of the guard."""
     plan = Plan(backends=("none", "redis"))

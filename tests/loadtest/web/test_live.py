@@ -62,6 +62,8 @@ def test_page_shows_units_and_buyers_in_words_and_pictures(client: Client, runni
     assert 'http-equiv="refresh" content="2"' in whole
     chinese = client.get(running.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
     assert "买到（超卖）：3" in chinese
+    next_one = moment(1, 1, repeat=2) | {"over": [last]}
+    assert ">8</text>" in polled(client, running, progress=next_one), "the scale stays"
 
 
 def test_page_shows_what_is_being_started(client: Client, running: LabRun) -> None:
