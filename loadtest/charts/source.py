@@ -121,6 +121,8 @@ def _find(lines: list[str], part: str, start: int = 0) -> int:
 def diff(broken: Excerpt, repaired: Excerpt) -> Iterator[Line]:
     """Yield the broken lines, the faulty one marked, and the lines of the repair."""
     old, new = broken.lines(), repaired.lines()
+    if broken.faulty != "reach(":  # the other fail points only help the lab to stop a process
+        old = [line for line in old if "reach(" not in line]
     faulty = _find(old, broken.faulty)
     for change, begin, end, new_begin, new_end in SequenceMatcher(a=old, b=new).get_opcodes():
         sign = "" if change == "equal" else "-"

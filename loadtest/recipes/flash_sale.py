@@ -131,11 +131,11 @@ class TwoCommands(Textbook):
 
     def buy(self, key: str = "1") -> str:
         """Take a unit, then send the message."""
-        if not self.take():
-            return "sold_out"
-        reach(RESERVED)
-        self.redis("RPUSH", "queue", f"{self.recorder.actor[-1]}:{self.user}")
-        return "queued"
+        if self.take():
+            reach(RESERVED)
+            self.redis("RPUSH", "queue", f"{self.recorder.actor[-1]}:{self.user}")
+            return "queued"
+        return "sold_out"
 
     def consume(self) -> None:
         """Take the oldest message, then write its order."""

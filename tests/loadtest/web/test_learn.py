@@ -64,6 +64,13 @@ def test_immune_locks_have_the_names_of_other_pages(language: str) -> None:
     assert [text for text in immune if alias.search(text)] == []
 
 
+def test_lesson_shows_code_without_the_fail_points_of_the_lab() -> None:
+    """Except where a process dies between two lines; no excerpt begins with a docstring."""
+    shown = {one.name: [line.text for line in diff(one.broken, one.repaired)] for one in COURSE}
+    assert [name for name, lines in shown.items() if "reach(" in " ".join(lines)] == ["expire"]
+    assert [name for name, lines in shown.items() if lines[0].startswith('"""')] == []
+
+
 def test_code_that_is_no_longer_in_the_source_is_an_error() -> None:
     with pytest.raises(ValueError, match="no line contains 'no such line'"):
         Excerpt("inventory/stock.py", "WRITE = ", "no such line").lines()
