@@ -114,7 +114,7 @@ class Params:
 
     def command(self) -> str:
         """Return the command line with the same parameters."""
-        words = [f"manage.py lab {self.experiment}"]
+        words = [f".venv/bin/python manage.py lab {self.experiment}"]
         for one, about in self.about():
             value = getattr(self, one.name)
             if about.is_named or value != one.default:

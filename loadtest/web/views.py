@@ -279,7 +279,7 @@ def _shown(run: LabRun) -> dict[str, Any]:
             "starting": [] if run.progress.get("now") else live.starting(run),
             "versions": run.report["versions"] if run.report else {},
             "seconds": scenario_export.recorded()["results"][name]["seconds"],
-            "command": f"manage.py lab scenario {name}",
+            "command": f".venv/bin/python manage.py lab scenario {name}",
             **result,
         }
     if run.report:

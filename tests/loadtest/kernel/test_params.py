@@ -61,8 +61,8 @@ def test_wrong_values_are_refused(wrong: dict[str, Any], message: str) -> None:
     ],
 )
 def test_command_line_of_a_plan_gives_the_same_plan(plan: Plan) -> None:
-    manage, lab, run, *words = shlex.split(plan.command())
-    assert (manage, lab, run) == ("manage.py", "lab", "run")
+    python, manage, lab, run, *words = shlex.split(plan.command())
+    assert (python, manage, lab, run) == (".venv/bin/python", "manage.py", "lab", "run")
     assert parsed(Plan, *words) == plan
 
 
