@@ -69,7 +69,7 @@ def breaches(sale: Sale, acknowledged: int, *, keeps_ledger: bool = True) -> Ite
     if keeps_ledger:
         yield from audit.breaches
     elif audit.initial != audit.available + audit.held:
-        yield f"{audit.initial} initial != {audit.available} available + {audit.held} held"
+        yield f"{audit.initial} initial ≠ {audit.available} available + {audit.held} held"
     if audit.reserved or audit.drift:
         yield f"{audit.reserved} reserved and not written, drift {audit.drift}"
     orders = Order.objects.filter(sale=sale).count()

@@ -26,7 +26,7 @@ def test_order_without_ledger_entry_is_a_breach(line):
         customer=buyer, sale=sale, quantity=1, unit_price=1, key="x", pay_by=timezone.now()
     )
     broken = " ".join(found())
-    assert "3 initial != 3 available + 1 held" in broken
+    assert "3 initial ≠ 3 available + 1 held" in broken
     assert "1 orders, 0 acknowledged" in broken
     told = {"lines": [{"line": "direct", "breaches": [broken], "per_second": 1}], "missing": {}}
     assert not PURCHASE.is_ok(told)
