@@ -45,7 +45,11 @@
     if (chart) choose(chart, chosen.get(chart.id) ?? Infinity);
   });
   document.addEventListener("focusout", (event) => {
-    if (chartOf(event)?.isConnected) leave(chartOf(event));
+    const id = chartOf(event)?.id;
+    if (id) setTimeout(() => { // a refresh replaces the chart and gives the new one the focus
+      const chart = document.getElementById(id);
+      if (chart && chart !== document.activeElement) leave(chart);
+    });
   });
   document.addEventListener("keydown", (event) => {
     const chart = chartOf(event);

@@ -87,8 +87,11 @@ def test_charts_follow_test_traffic(people, published, live_server, monkeypatch)
     expect(orders.locator("output")).to_have_text(re.compile(r"^0 s ago: \d+\.\d /s$"))
     ring = orders.locator("svg").bounding_box()
     assert ring["y"] + ring["height"] + 5 <= orders.locator(".now").bounding_box()["y"]
-    page.keyboard.press("ArrowLeft")
-    expect(orders.locator("output")).to_contain_text(re.compile("^1 s ago: "))
+    for pressed in (1, 2):  # the chosen second outlives a refresh
+        with page.expect_response(lambda response: "/ops/live/" in response.url):
+            pass
+        page.keyboard.press("ArrowLeft")
+        expect(orders.locator("output")).to_contain_text(re.compile(f"^{pressed} s ago: "))
     page.locator(".chart svg").last.hover()
     expect(page.locator(".chart output").last).to_contain_text("s ago: ")
     page.locator(".chart svg").last.hover(position={"x": 5, "y": 5})

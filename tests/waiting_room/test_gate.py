@@ -92,7 +92,7 @@ def test_sale_page_knows_the_state_of_the_room(li) -> None:
     assert "Join the waiting room" in page()
     join(sale=room.sale, customer_id=li.user.pk)
     assert gate_state(sale=room.sale, customer_id=li.user.pk) == (url, "waiting", None, 0)
-    assert "Your position and your turn appear" in page()
+    assert "See your place and when your turn comes" in page()
     open_now(room.sale)
     until(lambda: place_of(sale=room.sale, customer_id=li.user.pk).admitted, "the turn")
     second = Browser()
