@@ -66,12 +66,12 @@ class RoomGate:
         if place is None:
             return GateState(url)
         if not place.admitted:
-            return GateState(url, "over" if place.is_over else "waiting", place.position)
+            return GateState(url, "over" if place.is_over else "waiting")
         if len(_turns) >= MAX_REMEMBERED:
             _turns.clear()
         is_told = is_buying and sale.left > 0
         _turns[turn] = time.monotonic() + place.lasts, is_told
-        return GateState(url, "turn", place.position, place.lasts)
+        return GateState(url, "turn", place.lasts)
 
 
 def url_of(sale: Sale) -> str:

@@ -31,8 +31,6 @@ class GateState(NamedTuple):
     """Path of the page of the gate."""
     state: str = "outside"
     """outside, waiting, turn (may buy), over (a turn that has ended) or closed (unavailable)."""
-    position: int | None = None
-    """Of a customer who waits, if it is known yet."""
     lasts: float = 0.0
     """Seconds for which the turn lasts in any case."""
 
