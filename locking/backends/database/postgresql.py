@@ -79,7 +79,8 @@ class PostgreSQLSession(UserLockSession):
     waits = f"SELECT {KEY} {LOCKS} AND NOT granted"
     kill_session = "SELECT pg_terminate_backend(%(number)s)"
     holder = f"SELECT pid {LOCKS} AND granted AND {KEY} = %(key)s"
-    kill_holder = holder.replace("pid", "pg_terminate_backend(pid)", 1) + " AND pid = %(number)s"
+    kill_holder = f"""SELECT pg_terminate_backend(pid) {LOCKS} AND granted AND {KEY} = %(key)s
+        AND pid = %(number)s"""
 
     def __init__(self, raw: Any, errors: type[Exception], response_timeout: float) -> None:
         if not hasattr(raw, "pgconn"):
