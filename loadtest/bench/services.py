@@ -67,7 +67,8 @@ def _counted(sql: str) -> Usage:
 
 
 def _zookeeper() -> Usage:
-    count = int(float(mntr(settings.ZOOKEEPER_HOSTS.split(",")[0])["zk_packets_received"]))
+    nodes = settings.ZOOKEEPER_HOSTS.split(",")
+    count = sum(int(float(mntr(node)["zk_packets_received"])) for node in nodes)
     return Usage(count, count)
 
 

@@ -53,6 +53,7 @@ class Survival(Command):
             topology = Topology(
                 database="postgresql" if chosen is on_postgresql else database,
                 servers=[one for one in ("redis", "redlock", "zookeeper") if one in families],
+                nodes=3,
             )
             wanted = report["settings"] | {"libraries": sorted(chosen)}
             for event in events(RUNNER, wanted, topology, report, bar.show):

@@ -71,6 +71,8 @@ class Topology:
     environ: Mapping[str, str] = field(default_factory=dict)
     proxied: Sequence[str] = ()
     """Servers that the experiment reaches through a proxy: database, redis."""
+    nodes: int = 1
+    """Those of ZooKeeper."""
     is_durable: bool = False
     """Redis keeps what it has confirmed, and ZooKeeper has three nodes that can be separated."""
     is_deployed: bool = False
@@ -137,8 +139,9 @@ class Stores:
 
     @cached_property
     def zookeeper(self) -> ZooKeeper:
-        """One node, or three that can be separated."""
-        return self.start(Partitioned() if self.topology.is_durable else ZooKeeper(nodes=1))
+        """One node or more, or three that can be separated."""
+        asked = self.topology
+        return self.start(Partitioned() if asked.is_durable else ZooKeeper(asked.nodes))
 
     @cached_property
     def mariadb(self) -> MariaDb:

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from devservers import Redis, Server, ZooKeeperNode
 from devservers.faults.clock import Clock
+from devservers.faults.ensemble import leader
 from devservers.faults.injectors import Disturb
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import FaultFailed, until
@@ -104,6 +105,8 @@ class Trial(ExitStack):
     def server(self) -> Server:
         """Return the server of the lock's store that a fault hits."""
         family = self.library.family
+        if family == "zookeeper":
+            return leader(self.stores.zookeeper.nodes)
         return self.stores.servers["database" if family in ("mysql", "postgresql") else family]
 
     def hold(self, lease: float = LEASE, *, far: bool = False) -> WorkerProcess:
@@ -206,24 +209,28 @@ def worked(trial: Trial) -> str:
 
 
 def restarted(trial: Trial) -> str:
-    """Kill and start the store."""
+    """Kill and start the store; a ZooKeeper fails over to another leader."""
     return _replaced(trial, "restarted", partial(Disturb([trial.server], "kill").last, 0.2))
 
 
 def jumped(trial: Trial) -> str:
     """Set the clock of the store's machine forward by an hour."""
-    server, clock = trial.server, _clock_of(trial.server)
+    is_zookeeper = trial.library.family == "zookeeper"
+    servers = trial.stores.zookeeper.nodes if is_zookeeper else [trial.server]
+    clocks = [_clock_of(server) for server in servers]
 
     def jump() -> str:
-        ahead = _time_of(server) + JUMP / 2
-        clock.shift(JUMP)
-        until(lambda: _time_of(server) > ahead, "the jump")  # Valkey reads its clock later
-        return f"the clock of process {server.pid} went forward by {JUMP:g} s"
+        ahead = _time_of(servers[0]) + JUMP / 2
+        for clock in clocks:
+            clock.shift(JUMP)
+        until(lambda: _time_of(servers[0]) > ahead, "the jump")  # Valkey reads its clock later
+        return f"the clock of process {servers[0].pid} went forward by {JUMP:g} s"
 
     try:
         return _replaced(trial, "jumped", jump)
     finally:
-        clock.shift(0)
+        for clock in clocks:
+            clock.shift(0)
 
 
 def _replaced(trial: Trial, what: str, inject: Callable[[], str]) -> str:
@@ -327,6 +334,24 @@ def unreleased(trial: Trial) -> str:
         trial.use(third, REPEATED)
         waiter.call("release")
     return proof
+
+
+def uncommitted(trial: Trial) -> str:
+    """Let A insert a row under the lock, and release the lock before its transaction commits."""
+    waiter, holder = trial.open("B"), trial.open("A", warm=False)
+    _do(holder, "begin", library=trial.name, lease=LONG_LEASE)
+    if not trial.granted(holder, PATIENCE):
+        raise FaultFailed("a free lock was not granted")
+    for what in ("insert", "release"):
+        _do(holder, what)
+    waiter.send("acquire", wait=PATIENCE)
+    if is_early := not waiter.is_silent(QUEUED) and trial.granted(waiter):
+        _do(waiter, "read")
+    _do(holder, "commit")
+    if not is_early and trial.granted(waiter):
+        _do(waiter, "read")
+    waiter.call("release")
+    return f"process {holder.pid} committed {QUEUED:g} s after its release"
 
 
 def cancelled(trial: Trial) -> str:

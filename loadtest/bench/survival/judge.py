@@ -138,6 +138,14 @@ def lost_reply(events: Events) -> Verdict:
     return _freed(events, "refused", _first(events, "acquire", "F"))
 
 
+def before_commit(events: Events) -> Verdict:
+    """Judge what the next holder reads, if the lock is released inside a transaction."""
+    read = _first(events, "read", "B")
+    if read is None:
+        return Verdict("never free", survived=False)
+    return Verdict("sees the row" if read["found"] else "misses the row", bool(read["found"]))
+
+
 def _freed(events: Events, told: str, asked: Event | None) -> Verdict:
     other = _grant(events, "B")
     if other is None or asked is None:

@@ -25,7 +25,8 @@ CONTROL = "naive"
 class Library(NamedTuple):
     """A lock: its store, the opener of its handle, the call in words, and its distribution.
 
-    `open_async` opens its asyncio lock, or says why there is none.
+    `open_async` opens its asyncio lock, or says why there is none; `open_inside` opens it for use
+    inside a transaction.
     """
 
     family: Family
@@ -33,6 +34,7 @@ class Library(NamedTuple):
     call: str
     package: str
     open_async: Callable[[str, float], Any] | str
+    open_inside: Opener
 
 
 def _naive(name: str, ttl: float) -> Handle:
@@ -74,6 +76,16 @@ def _ours_async(alias: str, name: str, ttl: float) -> Any:
     return SimpleNamespace(acquire=lock.aacquire, release=lock.arelease)
 
 
+def _ours_inside(alias: str, name: str, ttl: float) -> Handle:
+    lock = locks[alias].lock(name, ttl=ttl, until="commit")
+    return Handle(lambda wait: lock.__enter__(), lambda: lock.__exit__(None, None, None))
+
+
+def _pglock_inside(name: str, ttl: float) -> Handle:
+    advisory = import_module("pglock").advisory
+    return Handle(lambda wait: advisory(name, timeout=wait, xact=True).acquire(), lambda: None)
+
+
 # By name: the system of `lab bench locks`, the options that its documentation recommends, the call.
 _SYSTEMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "redis-py": ("redis-py Lock", {}, "client.lock(name, timeout=2)"),
@@ -108,12 +120,15 @@ _ASYNC: dict[str, Callable[[str, float], Any] | str] = {
     "pottery": _pottery_async,
     "sqlalchemy-dlock": "not run: aiomysql is not installed",
 }
+_INSIDE: dict[str, Opener] = {"django-pglock": _pglock_inside}
 for _name in ("redis", "redlock", "zookeeper", "database", "postgresql_session"):
     _SYSTEMS[f"locking-{_name}"] = (_name, {}, f'locks["{_name}"].lock(name, ttl=2)')
     _ASYNC[f"locking-{_name}"] = partial(_ours_async, _name)
-LIBRARIES = {CONTROL: Library("redis", _naive, "SET NX EX, then DEL", "", _naive_async)}
+    _INSIDE[f"locking-{_name}"] = partial(_ours_inside, _name)
+LIBRARIES = {CONTROL: Library("redis", _naive, "SET NX EX, then DEL", "", _naive_async, _naive)}
 for _name, (_system, _options, _call) in _SYSTEMS.items():
     _one = next(one for one in SYSTEMS if one.name == _system)
     _package = {"redis-py": "redis"}.get(_name, _name) if _one.role == "peer" else ""
     _opens = partial(_one.open, **_options), _call, _package
-    LIBRARIES[_name] = Library(_one.family, *_opens, _ASYNC.get(_name, "-"))
+    _inside = _INSIDE.get(_name, _one.open)
+    LIBRARIES[_name] = Library(_one.family, *_opens, _ASYNC.get(_name, "-"), _inside)

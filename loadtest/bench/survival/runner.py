@@ -45,6 +45,7 @@ CASES = {
     "lost-release": Case("reply to release lost", faults.unreleased, judge.lost_release),
     "clock": Case("store's clock: +1 h", faults.jumped, judge.after_restart),
     "session": Case("holder cut off", faults.disconnected, judge.after_cut, False),
+    "commit": Case("released before COMMIT: next", faults.uncommitted, judge.before_commit),
     "cancel": Case("task cancelled: next", faults.cancelled, judge.after_cancel),
 }
 ALONE = (faults.restarted, faults.jumped)

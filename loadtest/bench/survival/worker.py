@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 
 from devservers.faults.waiting import FaultFailed, until
 from loadtest.bench.locks.systems import Handle
 from loadtest.bench.survival.libraries import LEASE, LIBRARIES
 from loadtest.kernel.history import Recorder
+from shop.models import User
 
 NOTICE = 1.0
 """Seconds in which a holder may learn of its loss by itself."""
@@ -78,6 +80,29 @@ class Commands:
         """Release the lock."""
         with self.recorder.operation("release", **self.owner) as result:
             result["type"] = "fail" if self.handle.release() is False else "ok"
+        return DONE
+
+    def begin(self, library: str, lease: float) -> dict[str, Any]:
+        """Begin a transaction, and open the library's handle for use inside it."""
+        self.transaction = transaction.atomic()
+        self.transaction.__enter__()
+        self.handle = LIBRARIES[library].open_inside(self.owner["name"], lease)
+        return DONE
+
+    def insert(self) -> dict[str, Any]:
+        """Insert the row that the lock guards."""
+        User.objects.create(username=self.owner["name"])
+        return DONE
+
+    def commit(self) -> dict[str, Any]:
+        """Commit the transaction."""
+        self.transaction.__exit__(None, None, None)
+        return DONE
+
+    def read(self) -> dict[str, Any]:
+        """Record if the row is there."""
+        found = User.objects.filter(username=self.owner["name"]).exists()
+        self.recorder.note("read", found=found)
         return DONE
 
     def open_async(self, library: str, lease: float) -> dict[str, Any]:

@@ -30,6 +30,7 @@ long = partial(pytest.param, marks=pytest.mark.long)
             "two holders, accepted, never told",
         ),
         long("session", "one holder", "one holder"),
+        long("commit", "sees the row", "misses the row"),
         long("cancel", "at once", r"after \d+ s"),
     ],
 )
@@ -108,6 +109,7 @@ def waiters(*order):
         ("session", late(None), "two holders, accepted, told at release"),
         ("session", [LOST, *late(None)], "told before the next"),
         ("session", [*late(None), LOST | {"t": 9 * S}], "two holders, accepted, told"),
+        ("commit", [grant("A", 0), *released("A", 1)], "never free"),
         ("cancel", [grant("B", 0, type="invoke"), grant("B", 2)], "after 2 s"),
         ("cancel", [grant("B", 0, type="invoke")], "never"),
         ("cancel", [{"do": "does not apply", "actor": "lab", "t": 0, "why": "why"}], "why"),
