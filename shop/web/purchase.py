@@ -29,6 +29,7 @@ from shop.errors import (
     refusal_of,
     wants_json,
 )
+from shop.models import Sale
 from shop.platform.deadline import current_deadline
 from shop.purchase import tokens
 from shop.purchase.admission import admit, cached_sale
@@ -56,12 +57,13 @@ class PurchaseTokenMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Serve the request, or call the next middleware."""
         found = BUY.fullmatch(request.path_info) if request.method == "POST" else None
-        token = _read_token(request, found[1]) if found and wants_json(request) else None
-        if found is None or token is None:
+        sent = _read_token(request, found[1]) if found and wants_json(request) else None
+        if sent is None:
             return self.get_response(request)
+        token, sale = sent
         language = get_language_from_request(request)
         with override(language):  # as LocaleMiddleware, which has not run
-            response = _serve(request, found[1], token.customer_id, is_first=token.is_first)
+            response = _serve(request, sale, token.customer_id, is_first=token.is_first)
         response.headers["Content-Language"] = language
         response.headers["Vary"] = "Accept-Language"
         return response
@@ -70,11 +72,11 @@ class PurchaseTokenMiddleware:
 @customer_form
 def buy(request: CustomerRequest, slug: str) -> HttpResponse:
     """Buy: 201 or 202 with JSON, or 303 to the page of the order or the reservation."""
-    return _serve(request, slug, request.user.pk)
+    return _serve(request, cached_sale(slug=slug), request.user.pk)
 
 
-def _read_token(request: HttpRequest, slug: str) -> tokens.PurchaseToken | None:
-    """Return the token of a short form if it is valid for this sale and this web session."""
+def _read_token(request: HttpRequest, slug: str) -> tuple[tokens.PurchaseToken, Sale] | None:
+    """Return the sale, and the token of a short form if it is valid for it and this web session."""
     length = request.META.get("CONTENT_LENGTH") or ""
     if request.META.get("CONTENT_TYPE") != FORM or not re.fullmatch("[0-9]{1,5}", length):
         return None
@@ -91,10 +93,10 @@ def _read_token(request: HttpRequest, slug: str) -> tokens.PurchaseToken | None:
     session = request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
     try:
         token = tokens.read(sent[0], key=key_in_form(request), session=session)
-        is_valid = token is not None and token.sale_id == cached_sale(slug=slug).pk
+        sale = cached_sale(slug=slug) if token is not None else None
     except (ShopError, *STORE_ERRORS):
         return None  # the view raises the same error, for customers with a web session
-    return token if is_valid else None
+    return (token, sale) if token and sale and token.sale_id == sale.pk else None
 
 
 def _is_same_origin(request: HttpRequest) -> bool:
@@ -104,12 +106,11 @@ def _is_same_origin(request: HttpRequest) -> bool:
 
 
 def _serve(
-    request: HttpRequest, slug: str, customer_id: int, *, is_first: bool = False
+    request: HttpRequest, sale: Sale, customer_id: int, *, is_first: bool = False
 ) -> HttpResponse:
     """Read the purchase, place its order or reserve its units, and return the response."""
     wanted = None
     try:
-        sale = cached_sale(slug=slug)
         wanted = read_purchase(request, customer_id=customer_id, sale=sale, is_first=is_first)
         response = _bought(request, _buy(wanted))
     except (ShopError, *STORE_ERRORS) as error:
