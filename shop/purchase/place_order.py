@@ -123,8 +123,6 @@ def place_order(wanted: PurchaseRequest) -> Placed:
 
 
 def _attempt(wanted: PurchaseRequest) -> Placed:
-    if current_deadline().is_over:
-        raise ServiceUnavailable
     if wanted.is_first and refusal_of(wanted) is None:
         return _write(wanted, has_quota=False)
     earlier = _earlier_orders(wanted)
@@ -188,6 +186,8 @@ def _replay(wanted: PurchaseRequest, earlier: Sequence[Earlier]) -> Placed | Non
 
 def _write(wanted: PurchaseRequest, *, has_quota: bool) -> Placed:
     """Write the order under the lock of its sale, together with others of this process."""
+    if current_deadline().is_over:
+        raise ServiceUnavailable
     customer, sale, now = wanted.customer_id, wanted.sale, timezone.now()
     new = NewOrder(new_order_number(), customer, wanted.quantity, wanted.hashed_key)
     with_quota = {customer} if has_quota else ()

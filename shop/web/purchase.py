@@ -122,9 +122,9 @@ def _serve(
 
 def _buy(wanted: PurchaseRequest) -> Placed | Queued:
     """Admit the purchase; then place the order, or reserve the units of a queued sale."""
+    admit(wanted)
     if current_deadline().is_over:
         raise ServiceUnavailable
-    admit(wanted)
     return reserve(wanted) if wanted.sale.is_queued else place_order(wanted)
 
 
