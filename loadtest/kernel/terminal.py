@@ -2,16 +2,25 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 
-from inventory.management.console import HelpfulCommand, Rows
+from inventory.management.console import HelpfulCommand
 from loadtest.kernel import marked
 from loadtest.kernel.params import PlanError
+
+Rows = Iterable[Sequence[str]]
+_NUMBER = re.compile(r"[-+]?\d[\d.,/]*( ?\w{1,2}|%)?")
 
 
 class Terminal:
@@ -37,8 +46,23 @@ class Terminal:
         self._command.stdout.write(line)
 
     def table(self, headings: Sequence[str], rows: Rows) -> None:
-        """Write a table and an empty line."""
-        self._command.print_table(headings, rows)
+        """Write a table with numbers right-aligned and an empty line; a file gets whole lines.
+
+        A row may be shorter than the headings; an empty one separates groups.
+        """
+        lines = [[*row] for row in rows]
+        shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
+        for heading, *cells in zip_longest(headings, *lines, fillvalue=""):
+            is_number = all(_NUMBER.fullmatch(cell) for cell in cells if cell)
+            shown.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        for line in lines:
+            shown.add_row(*map(Text.from_ansi, line))
+        width = get_terminal_size().columns if self._command.stdout.isatty() else 10_000
+        console = Console(width=width, force_terminal=True, color_system="standard")
+        with console.capture() as text:
+            console.print(shown)
+        for written in text.get().splitlines():
+            self.print(written.rstrip())
         self.print()
 
     def verdict(self, text: str, *, is_expected: bool) -> str:

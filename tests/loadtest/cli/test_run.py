@@ -85,13 +85,13 @@ def test_text_says_what_was_expected(on_sqlite):
 
     report, *_ = on_sqlite
     text = printed(report)
-    assert re.search(r"none \+ naive .*\x1b\[32;1moversold: reproduced\x1b", text)
-    assert re.search(r"redis \+ naive .*\x1b\[32;1mexact\x1b", text)
+    assert re.search(r"none \+ naive .*\x1b\[1;32moversold: reproduced\x1b", text)
+    assert re.search(r"redis \+ naive .*\x1b\[1;32mexact\x1b", text)
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     assert max(map(len, plain.split("\n\n")[1].splitlines())) <= 80
     surprise = report["runs"][0] | {"expected": "ok"}
     assert not COMMAND.is_ok({"runs": [surprise]})
-    assert re.search(r"\x1b\[31;1moversold: unexpected\x1b", printed({"runs": [surprise]})), "red"
+    assert re.search(r"\x1b\[1;31moversold: unexpected\x1b", printed({"runs": [surprise]})), "red"
 
 
 def test_time_left_is_estimated_anew_for_each_step():

@@ -1,10 +1,13 @@
-"""Medians of rounds, and the targets that they meet or miss."""
+"""Medians of rounds, the targets that they meet or miss, and the tables of commands."""
 
+from io import StringIO
 from typing import Any
 
 import pytest
 
 from loadtest.kernel.report import Target, met, summary
+from loadtest.kernel.terminal import Terminal
+from loadtest.management.commands.lab import Command
 
 
 def line(*rounds: dict[str, Any]) -> dict[str, Any]:
@@ -44,3 +47,15 @@ def test_target(target: Target, value: float | None, is_met: bool | None) -> Non
     }
     text = f"t {target.sign} {target.limit:g}"
     assert met([target], lines) == [{"target": text, "value": value, "met": is_met}]
+
+
+def test_table_aligns_numbers_and_gives_a_file_whole_lines() -> None:
+    rows = [["redis", "12", "1.5 ms", "ok"], [], ["short"], ["database", "7", "", "so " * 60]]
+    Terminal(Command(stdout=(out := StringIO()))).table(("lock", "units", "p50", ""), rows)
+    assert out.getvalue().splitlines()[2:] == [
+        "redis         12   1.5 ms   ok",
+        "",
+        "short",
+        "database       7            " + "so " * 59 + "so",
+        "",
+    ]
