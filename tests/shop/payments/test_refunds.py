@@ -71,6 +71,9 @@ def test_units_of_a_shipped_order_are_not_sold_again(sale, order, has_ended) -> 
     if has_ended:
         end(order)
     staff = staff_with("view_order", "change_order")
+    page = staff.get(f"/admin/shop/order/{order.pk}/change/").text
+    assert ('value="refund"' in page) == has_ended
+    assert ("Refund it after the sale." in page) == (not has_ended)
     form = {"action": "refund", "_selected_action": order.pk, "confirm": order.number}
     asked = staff.post("/admin/shop/order/", {**form, "confirm": "x"}, follow=True).text
     assert ("Refund it after the sale." in asked) == (not has_ended), "nothing to type in"
