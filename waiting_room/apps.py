@@ -7,13 +7,12 @@ from django.apps import AppConfig
 from django.db.models.signals import post_delete, post_save
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 if TYPE_CHECKING:
     from shop.models import Sale
 
-GUESTS = _(
-    "This is a demo: simulated customers wait with you, and %(inlet)s people are admitted a minute."
-)
+GUESTS = gettext_noop("This is a demo: simulated customers wait with you, but they don't buy.")
 
 
 class WaitingRoomConfig(AppConfig):
@@ -43,8 +42,6 @@ class WaitingRoomConfig(AppConfig):
         """Create the room of a demo's sale, which `waiting_room.tasks.fill` fills."""
         from waiting_room.models import Room
 
-        texts = {}
-        for field, language in {"message": "en", "message_zh": "zh-hans"}.items():
-            with translation.override(language):
-                texts[field] = GUESTS % {"inlet": inlet}
+        with translation.override("zh-hans"):
+            texts = {"message": GUESTS, "message_zh": translation.gettext(GUESTS)}
         Room.objects.create(sale=sale, mode=mode, inlet_per_minute=inlet, **texts)
