@@ -162,6 +162,8 @@ class SalePages(PageActions):
         printed = {int(one[1]): int(one[2]) for one in sent if one}
         if None in sent:
             raise BadInput
+        if not sent:
+            self.message_user(request, _("Tick the orders that are packed."), messages.WARNING)
         count = mark_shipped(sale=sale, printed=printed)
         if count:
             text = ngettext(

@@ -188,6 +188,7 @@ def test_packing_list_has_paid_orders_and_marks_the_ticked_ones(amy, sold_out) -
     done = amy.post(page_of(sold_out, "packing/"), {"printed": [*printed, f"{paid[0].pk}-1"]})
     assert "1 order is marked as shipped. 1 order was not marked" in messages(done)
     assert DeliveryAddress.objects.exclude(shipped_at=None).get().order == paid[1]
+    assert "Tick the orders" in messages(amy.post(page_of(sold_out, "packing/")))
     for malformed in ("1", "1-x", f"{'9' * 30}-1", f"1-{'9' * 30}"):
         sent = {"printed": malformed}
         assert amy.post(page_of(sold_out, "packing/"), sent).status_code == 400
