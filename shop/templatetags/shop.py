@@ -66,6 +66,12 @@ def clauses(headline: str) -> SafeString:
 
 
 @register.filter
+def grouped(number: int) -> SafeString:
+    """Return the digits in groups; copied, they are the plain number."""
+    return format_html_join("", "<span>{}</span>", ([part] for part in f"{number:,}".split(",")))
+
+
+@register.filter
 def control(field: BoundField) -> SafeString:
     """Return the control of a field; the first one with an error gets the focus."""
     faulty = [one.name for one in field.form if one.errors]
