@@ -104,10 +104,10 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
     list_display = (
         "number",
         "status",
+        "total",
         "customer",
         "sale",
         "quantity",
-        "total",
         "created_at",
         "shipped_at",
     )

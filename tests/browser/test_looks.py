@@ -8,7 +8,7 @@ from playwright.sync_api import Response, expect
 
 from shop.models import Order
 from shop.payments.service import start_payment
-from tests.browser.conftest import LOOKS, bought, every_look, problems
+from tests.browser.conftest import LOOKS, TOO_SMALL, bought, every_look, problems
 from tests.shop.making import put_in_force
 from tests.shop.staff import held
 
@@ -150,6 +150,14 @@ def test_break_of_a_held_lock_is_on_the_screen(people, look):
         link.click()
         expect(page.locator("h1", has_text=name)).to_be_visible()
         assert found + problems(page, "break", of_shop=False) == []
+
+
+def test_list_of_orders_suits_a_phone(people):
+    page = people("amy", viewport={"width": 390, "height": 780})
+    page.goto("/admin/shop/order/")
+    customer = page.locator(".field-total + .field-customer").first.bounding_box()
+    assert customer["x"] + customer["width"] <= 390
+    assert page.evaluate(TOO_SMALL.replace("44", "24")) == []
 
 
 def test_orders_in_each_state_are_accessible(people):
