@@ -11,6 +11,7 @@ from datetime import timedelta
 from smtplib import SMTPRecipientsRefused, SMTPResponseException
 from urllib.parse import urlsplit
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.core.mail import EmailMultiAlternatives, get_connection
 from django.core.mail.backends.base import BaseEmailBackend
@@ -128,6 +129,8 @@ def _send(message: Message, connection: BaseEmailBackend) -> bool:
     row = Message.objects.filter(pk=message.pk)
     try:
         email = compose(message)
+    except SoftTimeLimitExceeded:  # of the task, not of the message
+        raise
     except Exception as error:  # one message must not delay the others
         is_bug = not isinstance(error, ShopError)
         logger.warning("Message %s waits: %r", message, error, exc_info=is_bug)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connections
 from django.test import Client
 from django.utils import timezone
@@ -16,6 +18,7 @@ from inventory.models import Product
 from locking.failpoints import armed
 from shop import tasks
 from shop.mail import service
+from shop.mail.kinds import kinds
 from shop.mail.models import Message
 from shop.mail.service import ATTEMPTS, remind, send_mail
 from shop.models import Order, Sale, User
@@ -188,6 +191,15 @@ def test_message_that_cannot_be_written_delays_no_other(inbox: Inbox, li: User, 
     pay(li)
     assert [send_mail(), send_mail()] == [1, 0]
     assert "KeyError: 'XAU'" in caplog.text
+
+
+def test_time_limit_of_the_task_ends_the_run(inbox: Inbox, li: User, monkeypatch) -> None:
+    pay(li)
+    late = kinds["paid"]._replace(path=Mock(side_effect=SoftTimeLimitExceeded))
+    monkeypatch.setitem(kinds, "paid", late)
+    with pytest.raises(SoftTimeLimitExceeded):
+        send_mail()
+    assert Message.objects.get().due_at < timezone.now(), "it waits, as if its text were wrong"
 
 
 def test_message_waits_for_a_server_that_is_down(smtp: Inbox, li: User) -> None:
