@@ -58,6 +58,18 @@ def test_search_finds_whole_values_first_and_then_beginnings(amy, orders) -> Non
     assert listed(amy, "shop/rejectedreservation", q="no number") == []
 
 
+@pytest.mark.only("postgresql")
+def test_search_by_a_beginning_uses_an_index_of_postgresql(db) -> None:
+    searched = {Order: ["number"], User: ["username", "email"], DeliveryAddress: ["phone", "name"]}
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    for model, columns in searched.items():
+        for column in columns:
+            plan = model.objects.filter(**{f"{column}__istartswith": "x"}).explain()
+            assert f"_{column}_begins" in plan
+    assert "Seq Scan" in User.objects.filter(first_name__istartswith="x").explain(), "the control"
+
+
 def test_newest_order_comes_first_and_its_page_names_each_time(amy, orders) -> None:
     oldest = orders[0]  # by its number, the newest
     Order.objects.filter(pk=oldest.pk).update(created_at="2026-01-01T00:00Z")
