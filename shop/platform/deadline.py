@@ -5,12 +5,14 @@ starts a deadline of its own: `@within_deadline()`.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+
+from shop.platform.headers import Handler
 
 
 class Deadline:
@@ -47,9 +49,7 @@ def within_deadline(deadline: Deadline | None = None) -> Iterator[None]:
         _current.reset(token)
 
 
-def deadline_middleware(
-    get_response: Callable[[HttpRequest], HttpResponse],
-) -> Callable[[HttpRequest], HttpResponse]:
+def deadline_middleware(get_response: Handler) -> Handler:
     """Start the deadline of each request."""
 
     def serve(request: HttpRequest) -> HttpResponse:

@@ -9,7 +9,6 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from redis.exceptions import RedisError
 
 from locking import LockUnavailable
 from shop.errors import MISFIT
+from shop.platform.headers import Handler
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 UNAVAILABLE = (OperationalError, InterfaceError, RedisError, LockUnavailable)
@@ -96,9 +96,7 @@ class ExpectedErrors(logging.Filter):
         return True
 
 
-def request_id_middleware(
-    get_response: Callable[[HttpRequest], HttpResponse],
-) -> Callable[[HttpRequest], HttpResponse]:
+def request_id_middleware(get_response: Handler) -> Handler:
     """Give each request the id that the client sent if it is well-formed, else a new one."""
 
     def serve(request: HttpRequest) -> HttpResponse:

@@ -1,7 +1,6 @@
 """HTTP metrics for Prometheus; metrics and liveness of the processes that serve no pages."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from django.conf import settings
@@ -9,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from locking.metrics import BUCKETS, registry
+from shop.platform.headers import Handler
 
 RESPONSES = Counter("shop_http_responses_total", "HTTP responses", ["status"])
 RESPONSES.labels("500")  # starts at 0: Prometheus sees no increase in a series that starts at 1
@@ -24,9 +24,7 @@ WAITING_BUYERS = Gauge(
 SECONDS = Histogram("shop_http_request_seconds", "Time to serve an HTTP request", buckets=BUCKETS)
 
 
-def metrics_middleware(
-    get_response: Callable[[HttpRequest], HttpResponse],
-) -> Callable[[HttpRequest], HttpResponse]:
+def metrics_middleware(get_response: Handler) -> Handler:
     """Count the responses and measure the time until each can be sent."""
 
     def serve(request: HttpRequest) -> HttpResponse:

@@ -131,30 +131,26 @@ def allow_payment(response: HttpResponse) -> HttpResponse:
 
 
 def _order_context(order: Order, key: str = "") -> dict[str, Any]:
-    """Return the context of the order page; `key` is that of a form that may be sent again."""
-    payments = list(order.payments.all())
-    context = {"order": order, "payments": payments, "payment": next(iter(payments), None)}
-    return {
-        **context,
-        **_address_context(order),
+    """Return the context of the order page; `key` is that of a form that may be sent again.
+
+    A form for the address proposes that of the customer's last order.
+    """
+    payments, address = list(order.payments.all()), getattr(order, "address", None)
+    context = {
+        "order": order,
+        "payments": payments,
+        "payment": next(iter(payments), None),
+        "address": address,
+        "returnable": is_returnable(order=order, address=address),
         "now": timezone.now(),
         "key": key or str(uuid.uuid4()),
         # The header's deadline may be another order's, and contradict the page's own.
         "time_to_pay": None,
     }
-
-
-def _address_context(order: Order) -> dict[str, Any]:
-    """Return what the order's address allows, with a form if the customer may change it.
-
-    It proposes the address of the customer's last order.
-    """
-    address = getattr(order, "address", None)
-    known = {"address": address, "returnable": is_returnable(order=order, address=address)}
-    if not can_change(order=order, address=address):
-        return known
-    last = address or last_address(customer=order.customer)
-    return {**known, "form": AddressForm(initial=model_to_dict(last) if last else {})}
+    if can_change(order=order, address=address):
+        last = address or last_address(customer=order.customer)
+        context["form"] = AddressForm(initial=model_to_dict(last) if last else {})
+    return context
 
 
 @customer_form
