@@ -17,6 +17,7 @@ MAX_REMEMBERED = 100_000
 _turns: dict[tuple[str, int], tuple[float, bool]] = {}
 """By generation of the room and customer: the earliest end (monotonic), and whether Redis knows of
 a try to buy."""
+clear = _turns.clear
 
 
 class RoomGate:
@@ -77,8 +78,3 @@ class RoomGate:
 def url_of(sale: Sale) -> str:
     """Return the path of the room's page."""
     return f"{sale.get_absolute_url()}room/"
-
-
-def clear() -> None:
-    """Drop the turns that this process remembers."""
-    _turns.clear()

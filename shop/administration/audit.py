@@ -84,7 +84,7 @@ def audit_sale(*, sale: Sale) -> StockAudit:
         lost=max(0, ledger.stocked - held - sold - ledger.available),
         stale_writes_refused=ledger.stale_writes_refused,
         breaches=tuple(_breaches(ledger, held, sold, promised)),
-        **_in_redis(sale, ledger.available),
+        **units_in_redis(sale=sale, available=ledger.available),
     )
 
 
@@ -124,7 +124,8 @@ def _snapshot() -> Iterator[None]:
         yield
 
 
-def _in_redis(sale: Sale, available: int) -> dict[str, Any]:
+def units_in_redis(*, sale: Sale, available: int) -> dict[str, Any]:
+    """Return `reserved`, `waiting` and `drift` of a StockAudit, or nothing if they are unknown."""
     if sale.is_queued:
         with suppress(ServiceUnavailable):
             state = store.read_state(sale=sale)

@@ -1,7 +1,6 @@
 """The report of a sale: what became of its units, and how fast they were sold."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
@@ -13,9 +12,8 @@ from django.utils.translation import gettext as _
 
 from inventory.models import StockMovement
 from inventory.queries import stocked
-from shop.errors import ServiceUnavailable
+from shop.administration.audit import units_in_redis
 from shop.models import Order, Payment, RejectedReservation, Sale
-from shop.reservations import store
 
 WIDTH, HEIGHT = 600, 180
 """The units of the curve's view box."""
@@ -75,7 +73,7 @@ def report_of(*, sale: Sale) -> SaleReport:
         offered=offered,
         outcomes=[*orders, *_refunds(sale, orders)],
         refused=_refused(sale),
-        waiting=_waiting(sale),
+        waiting=units_in_redis(sale=sale, available=0).get("reserved"),
         sold_out_after=sold_out_after,
         top=top,
         points=_points(curve, end=end, top=top),
@@ -115,14 +113,6 @@ def _refused(sale: Sale) -> list[tuple[str, int]]:
     rows = RejectedReservation.objects.filter(sale=sale).order_by("reason").values_list("reason")
     labels = dict(RejectedReservation.Reason.choices)
     return [(str(labels[reason]), count) for reason, count in rows.annotate(Count("pk"))]
-
-
-def _waiting(sale: Sale) -> int | None:
-    if sale.is_queued:
-        with suppress(ServiceUnavailable):
-            state = store.read_state(sale=sale)
-            return state.queued if state else 0
-    return None
 
 
 def _curve(sale: Sale) -> tuple[list[tuple[float, int]], bool]:

@@ -118,11 +118,8 @@ def get_outage() -> LiveState:
     return LiveState(as_of=timezone.now(), stores=_probe(STORES))
 
 
-def invalidate() -> None:
-    """Make the next viewer read the live state again."""
-    single_flight.invalidate("ops")
-
-
+invalidate = partial(single_flight.invalidate, "ops")
+"""Make the next viewer read the live state again."""
 _probe = partial(probe_all, seconds=PROBE_SECONDS)
 
 

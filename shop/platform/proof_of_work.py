@@ -68,12 +68,10 @@ def check(sent: Mapping[str, str], *, purpose: str, address: str) -> None:
     elif not is_solution(seed, number, settings.PROOF_OF_WORK):
         raise ProofRequired(more=offer(purpose))
     try:
-        is_first = cache.add(f"proof:{seed}", 1, LIFETIME)
+        if not cache.add(f"proof:{seed}", 1, LIFETIME):
+            raise ProofRequired(more=offer(purpose))
     except (RedisError, OSError) as error:
         logger.warning("A proof of work may be used again: Redis is unavailable (%s)", error)
-        is_first = True
-    if not is_first:
-        raise ProofRequired(more=offer(purpose))
 
 
 def is_solution(seed: str, number: str, bits: int) -> bool:
