@@ -78,13 +78,13 @@ class Proxy:
         self.close_connections()
 
     def close_connections(self) -> None:
-        """Reset all connections without counting it as a fault."""
-        with contextlib.suppress(IndexError):
-            while True:  # not a loop over the list, which other threads extend
-                end = self._open.pop()
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
+        """Reset all present connections without counting it as a fault."""
+        for end in list(self._open):  # a client that connects again meanwhile is not cut again
+            with contextlib.suppress(ValueError):
+                self._open.remove(end)
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
     def lose(self) -> None:
         """Lose what is held, and forward again without delay."""

@@ -72,6 +72,31 @@ def test_held_request_arrives_after_its_client_has_gone(
     assert until(lambda: direct.get("k"), "the late request") == b"v"
 
 
+def test_cut_spares_a_client_that_connects_again_meanwhile(
+    proxy: InterceptingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is one cut; a second one at once is more than a client has to survive."""
+
+    class Ends(list[socket.socket]):
+        def pop(self, *_: object) -> socket.socket:
+            self.remove(end := self[-1])
+            return end
+
+        def remove(self, end: socket.socket) -> None:
+            super().remove(end)
+            if not again:
+                again.append(open_connection(proxy))
+
+    again: list[socket.socket] = []
+    with open_connection(proxy) as first:
+        monkeypatch.setattr(proxy, "_open", Ends(vars(proxy)["_open"]))
+        proxy.cut()
+        assert first.recv(100) == b""
+    with again[0] as second:
+        second.sendall(b"PING\r\n")
+        assert second.recv(100) == b"+PONG\r\n"
+
+
 def test_delivery_to_a_connection_that_the_server_closed(
     proxy: InterceptingProxy, direct: client.Redis
 ) -> None:
