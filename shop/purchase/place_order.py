@@ -18,7 +18,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, connecti
 from django.utils import timezone
 
 from inventory.exceptions import OutOfStock, StaleFence
-from locking import LockLost, LockTimeout, LockUnavailable
+from locking import LockTimeout, LockUnavailable
 from shop.errors import (
     KeyReused,
     Overloaded,
@@ -68,9 +68,8 @@ RECOVERY: dict[type[Exception], Recovery] = {
     OperationalError: Recovery(tries_again=True, refusal=ServiceUnavailable),
     # The connection is closed: nothing was written.
     InterfaceError: Recovery(tries_again=False, refusal=ServiceUnavailable),
-    # Nothing was written: the lock was not obtained or was lost before, or the time is over.
+    # Nothing was written: the lock was not obtained, or the time is over.
     LockTimeout: Recovery(tries_again=False, refusal=Overloaded),
-    LockLost: Recovery(tries_again=False, refusal=Overloaded),
     LockUnavailable: Recovery(tries_again=False, refusal=ServiceUnavailable),
     QueueFull: Recovery(tries_again=False, refusal=QueueFull),
     ServiceUnavailable: Recovery(tries_again=False, refusal=ServiceUnavailable),

@@ -324,8 +324,7 @@ MAX_WAITING = env.int("MAX_WAITING", default=6)
 """Threads of one process that may wait for the lock of one sale while no purchase obtains it; keep
 it below the number of the web server's threads, so that the others can serve pages."""
 LOCK_TIMEOUT = env.float("LOCK_TIMEOUT", default=1.0)
-"""Seconds after the request arrived for which a purchase waits for the lock of its sale. Together
-with the time it takes to detect an unavailable store (1 s) these are two seconds."""
+"""Seconds after the request arrived for which a purchase waits for the lock of its sale."""
 HARD_DEADLINE = env.float("HARD_DEADLINE", default=1.3)
 """Seconds from its arrival after which a purchase begins no write. Longer than LOCK_TIMEOUT: with a
 store that takes 0.4 s per reply, it leaves time to write the order and release the lock."""
