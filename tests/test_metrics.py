@@ -104,6 +104,7 @@ HEALTHY = {
     "shop_oldest_reservation_seconds": "60x400",
     "shop_payment_mismatches_total": "3x400",
     "shop_oldest_refund_seconds": "3600x400",
+    "shop_lock_nodes_down": "0x400",
     "shop_redis_memory_ratio": "0.8x400",
     "shop_clock_difference_seconds": "-1x400",
     'shop_http_responses_total{status="200"}': "0+98x400",
@@ -133,6 +134,7 @@ BROKEN = {
     "LockStoreUnavailable": {
         'locking_attempts_total{backend="redis",kind="sale",outcome="unavailable"}': "5x290 6+1x20"
     },
+    "LockServerDown": {"shop_lock_nodes_down": "0x290 1x20"},
     "NoWebServer": {
         'shop_http_responses_total{status="200"}': "0+98x270",
         'shop_http_responses_total{status="503"}': "0+2x270",

@@ -112,6 +112,10 @@ class Backend(ABC):
     def probe(self) -> None:
         """Check that the store replies; raise LockUnavailable within bounded time."""
 
+    def nodes_down(self) -> list[str]:
+        """Return the nodes that serve no lock now; needed from a store that survives a minority."""
+        return []
+
     def set_depth(self, claim: Claim, token: int, depth: int) -> None:  # noqa: B027
         """Record the depth of re-entry if the store keeps it; raise LockLost."""
 

@@ -126,7 +126,9 @@ class Faults(ContractBase):
     ) -> None:
         locks = open_store()
         assert acquire_and_release(locks, name)
+        until(lambda: not locks.backend.nodes_down(), "all nodes serving")
         driver.stop_minority()
+        assert locks.backend.nodes_down(), "operators must learn of it"
         for store in (locks, open_store()):
             with store.lock(name, ttl=LONG, timeout=WAIT_TIMEOUT) as lease:
                 assert not in_thread(open_store().lock(name).acquire, timeout=0.2)

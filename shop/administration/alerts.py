@@ -17,6 +17,7 @@ from django.utils import timezone
 from prometheus_client import Gauge
 from redis.exceptions import RedisError
 
+from locking import LockError, locks, policy
 from shop.administration.audit import Breach, StockAudit, audit_sale
 from shop.errors import ServiceUnavailable
 from shop.models import Sale
@@ -41,6 +42,10 @@ WAITING = _gauge(
 REFUND = _gauge(
     "shop_oldest_refund_seconds",
     "Seconds for which the oldest refund has waited for the payment provider",
+)
+NODES = _gauge(
+    "shop_lock_nodes_down",
+    "Servers of the active lock that do not respond, while the others keep it available",
 )
 MEMORY = _gauge(
     "shop_redis_memory_ratio",
@@ -82,10 +87,11 @@ def update_metrics() -> None:
     for gauge, measure in (
         (WAITING, _oldest_reservation),
         (REFUND, oldest_refund_seconds),
+        (NODES, lambda: len(locks[policy.current().backend].backend.nodes_down())),
         (MEMORY, store.memory_ratio),
         (CLOCK, _clock_difference),
     ):
-        with suppress(ServiceUnavailable, DatabaseError):
+        with suppress(ServiceUnavailable, LockError, DatabaseError):
             gauge.set(measure())
 
 

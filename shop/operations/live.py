@@ -64,6 +64,8 @@ class LiveState:
     """The shop's database, Redis and cache."""
     locks: Mapping[str, ProbeResult] = field(default_factory=dict)
     """The lock backends that have a store."""
+    nodes_down: Sequence[str] = ()
+    """The servers of the active lock that do not respond, while the others keep it available."""
     policy: LockPolicy | None = None
     """None in an outage."""
     history: Sequence[LockPolicyChange] = ()
@@ -130,6 +132,7 @@ def _read_live() -> LiveState:
     recent = Sale.objects.filter(closes_at__gt=now - RECENT)
     row, sales = policy.stored_policy(), list(recent.select_related("product", "stock"))
     probes: dict[str, Probe] = {f"lock {alias}": partial(_probe_backend, alias) for alias in locks}
+    probes["nodes"] = lambda: locks[row.backend].backend.nodes_down()
     found = _probe(STORES | probes)
     backends = {alias: found[f"lock {alias}"] for alias in locks}
     if not found["database"].ok:
@@ -143,6 +146,7 @@ def _read_live() -> LiveState:
         oldest = max((store.oldest_age(sale=sale) for sale in queued), default=0.0)
     return LiveState(
         as_of=as_of,
+        nodes_down=found["nodes"].value or (),
         policy=row,
         history=list(LockPolicyChange.objects.all()[:HISTORY]),
         stores={name: found[name] for name in STORES},

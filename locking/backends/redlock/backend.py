@@ -276,6 +276,14 @@ class RedLockBackend(Backend):
             if count(votes, YES) < quorum.majority:
                 raise quorum.unavailable(votes)
 
+    def nodes_down(self) -> list[str]:
+        """Return the masters that do not reply, or do not vote yet after a restart."""
+        limit = 4 * self._node_timeout
+        with self._borrowed() as quorum:
+            votes = quorum.ask(quorum.voters(), pack("PING"), limit, wait_for_all=True)
+        serving = {each.url for each, reply in votes.items() if reply in YES}
+        return [_address(url) for url in self.location if url not in serving]
+
     def break_lock(self, name: str) -> bool:
         """Delete the holder's keys; its next call raises LockLost."""
         if not (found := self.holders(name)):

@@ -16,6 +16,7 @@ ZooKeeper 3.5, which deletes empty container nodes.
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from urllib.parse import quote, unquote
 from django.core.checks import CheckMessage, Error
 from django.utils.translation import gettext_noop
 from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Create2
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -286,6 +288,11 @@ class ZooKeeperBackend(Backend):
         with translated():
             session.wait_for(session.client.sync_async("/"), self._connect_timeout)
 
+    def nodes_down(self) -> list[str]:
+        """Return the servers that serve no client; each is asked on a connection of its own."""
+        servers, limit = collect_hosts(self._hosts)[0], self._connect_timeout / 6
+        return [f"{host}:{port}" for host, port in servers if not _serves(host, port, limit)]
+
     def break_lock(self, name: str) -> bool:
         """Delete the first holder's node, who learns that in a quarter of the session timeout."""
         session, parent = self._open(), self._parent(name)
@@ -341,3 +348,14 @@ class ZooKeeperBackend(Backend):
         self._opening, self._fails_fast = threading.Lock(), False
         if session is not None:
             session.abandon()
+
+
+def _serves(host: str, port: int, timeout: float) -> bool:
+    """Send `srvr`. A server without the others replies that it serves nothing, or not at all."""
+    try:
+        with socket.create_connection((host, port), timeout) as connection:
+            connection.sendall(b"srvr")
+            reply = connection.recv(4096)
+    except OSError:
+        return False
+    return bool(reply) and b"not currently serving" not in reply

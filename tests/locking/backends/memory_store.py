@@ -196,6 +196,9 @@ class MemoryBackend(Backend):
                 for held in row.holders.values()
             ]
 
+    def nodes_down(self) -> list[str]:
+        return ["last"] * server.has_majority_only
+
     def probe(self) -> None:
         with self.asked(wakes=False):
             pass

@@ -87,6 +87,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "cache": (stores("cache"), "warn", "The cache stopped responding: pages"),
     "lock that is not active": (stores("lock zookeeper"), "good", "Selling normally"),
+    "server of the active lock": (
+        {"policy": policy("redlock"), "nodes_down": ["10.0.0.3:6379"]},
+        "warn",
+        "A server of the active lock (RedLock) stopped responding: 10.0.0.3:6379.",
+    ),
     "transient": ({"policy": None, "audit": None}, "warn", "A store did not respond in time."),
     "mismatch": ({"audit": (NOW, [WRONG])}, "bad", "Stock mismatch: phone."),
     "no lock": ({"policy": policy("none", "naive")}, "bad", "Overselling is possible: no lock"),

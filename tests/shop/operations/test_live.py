@@ -7,6 +7,7 @@ from html import unescape
 import pytest
 from django.conf import settings as django_settings
 from django.test.utils import override_settings
+from prometheus_client import REGISTRY
 
 from devservers import Redis
 from devservers.faults.waiting import until
@@ -14,6 +15,7 @@ from inventory.models import Product, Stock
 from locking import locks
 from locking.models import LockPolicy
 from locking.names import ReservedName
+from shop.administration import alerts
 from shop.models import Sale, User
 from shop.operations import live
 from shop.operations.live import get_live_state
@@ -48,6 +50,15 @@ def test_holder_and_lease_of_a_lock_are_shown(amy, holder, alias):
     assert row.held.owner in page
     go.set()
     until(lambda: live.invalidate() or not get_live_state().rows)
+
+
+@seen_by_threads
+def test_server_of_the_active_lock_that_is_down_is_shown_and_counted(amy, monkeypatch):
+    backend = locks["redis"].backend
+    monkeypatch.setattr(backend, "nodes_down", lambda: ["10.0.0.3:6379"])
+    assert "stopped responding: 10.0.0.3:6379." in amy.get("/ops/live/").text
+    alerts.update_metrics()
+    assert REGISTRY.get_sample_value("shop_lock_nodes_down") == 1
 
 
 @seen_by_threads
