@@ -252,9 +252,13 @@ def _advance(row: LockPolicy, *, force: bool = False) -> None:
 
 
 def _announcement(row: LockPolicy) -> float:
-    """Return the seconds until the old backend grants nothing and lists what is still held."""
+    """Return the seconds until the old backend grants nothing, and no unlisted lock is held there.
+
+    `none` keeps no caller out, so a switch does not wait for those that work under it.
+    """
     old = locks[row.backend]
-    return active.MAX_AGE + (0.0 if old.capabilities.lists_holders else old.ttl)
+    is_blind = old.capabilities.expires and not old.capabilities.lists_holders
+    return active.MAX_AGE + (old.ttl if is_blind else 0.0)
 
 
 def _names_held(alias: str) -> set[str]:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking import Lock, LockMisuse, LockTimeout, LockUnavailable, lock, locks, policy
+from locking.backends.none import NoneBackend
 from locking.lease import LockStore
 from locking.management import run
 from locking.models import LockPolicy, LockPolicyChange
@@ -180,6 +181,13 @@ def test_switch_from_a_backend_without_a_list_waits_for_its_ttl(apart, old, monk
     assert not switched.done()
     ahead[0] = old.ttl + 1
     assert switched.result(WAIT_TIMEOUT).backend == "new"
+
+
+def test_switch_from_no_lock_waits_for_the_announcement_only(old, monkeypatch) -> None:
+    monkeypatch.setattr(old.backend, "capabilities", NoneBackend.capabilities)
+    began = time.monotonic()
+    assert switch(backend="new").backend == "new"
+    assert active.MAX_AGE <= time.monotonic() - began < old.ttl
 
 
 def test_switch_from_an_unavailable_backend_needs_force(old) -> None:
