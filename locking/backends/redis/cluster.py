@@ -115,7 +115,6 @@ class Cluster(ConnectionPool):
                     # Without the breaker: requests have more time than this question.
                     node = Connection(url, timeout=limit, connect_timeout=limit)
                     reply = node.command("CLUSTER", "SLOTS")
-                    node.close()
                 except LockUnavailable as error:
                     failure = error
                     if is_timeout(error):
