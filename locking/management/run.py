@@ -11,19 +11,20 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections
 
+from locking.backends.database.pool import SessionPool
+from locking.backends.database.session import ConnectionLost
 from locking.backends.database.sql import digest
 from locking.backends.mysql_session import GALERA
-from locking.exceptions import LockLost, LockMisuse, LockTimeout, LockUnavailable
+from locking.exceptions import LockError, LockLost, LockMisuse, LockTimeout
 from locking.handler import locks
 from locking.policy.lock import PolicyLock
 
@@ -31,7 +32,7 @@ logger = logging.getLogger("locking")
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS = 1.0
-"""Seconds between two checks that the connection of the database's own lock still lives."""
+"""Seconds between two checks that the session of the database's own lock still has it."""
 SILENCE_SECONDS = 10.0
 """Seconds without a reply after which that lock counts as lost."""
 GRACE_SECONDS = 10.0
@@ -40,14 +41,15 @@ LONG_SECONDS = 600.0
 """Seconds after which an open transaction deserves a warning."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STARTER = Path(__file__).with_name("starter.py")
-OWN_LOCKS = {
+OWN_LOCKS: dict[str, tuple[Sequence[str], str, str]] = {
     "postgresql": (
-        "SELECT pg_try_advisory_xact_lock(('x' || LEFT(%s, 16))::bit(64)::bigint)",
-        "SELECT set_config('idle_in_transaction_session_timeout', '0', TRUE) <> %s",
+        ("ROLLBACK", "BEGIN", "SET LOCAL idle_in_transaction_session_timeout = 0"),
+        "SELECT pg_try_advisory_xact_lock(%(key)s)::int",
+        "SELECT 1",  # fails if the transaction has ended
     ),
-    "mysql": ("SELECT GET_LOCK(%s, 0)", "SELECT IS_USED_LOCK(%s) = CONNECTION_ID()"),
+    "mysql": ((), "SELECT GET_LOCK(%(key)s, 0)", "SELECT IS_USED_LOCK(%(key)s) = CONNECTION_ID()"),
 }
-"""By vendor: the attempt, and the check of a holder. Both return true or false."""
+"""By vendor: what precedes an attempt, the attempt, and the check of a holder: 1 if it has it."""
 
 
 def run(name: str, command: Sequence[str], *, backend: str | None, timeout: float | None) -> int:
@@ -113,81 +115,44 @@ def _lease(name: str, backend: str | None, timeout: float | None) -> Iterator[Ca
 @contextmanager
 def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bool]]:
     """Hold the database's own lock. The block gets a function that returns whether it is held."""
-    holder = _Holder(name, timeout)
-    holder.start()
+    pool = SessionPool(DEFAULT_DB_ALIAS)
+    begin, attempt, check = OWN_LOCKS[pool.vendor]
+    key = digest(f"run/{pool.database}/{name}")
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+
+    def acquire(session: Any) -> Any:
+        if pool.vendor == "mysql" and (session.row(GALERA) or ("", "OFF"))[1] == "ON":
+            raise LockMisuse("The nodes of a Galera cluster share no GET_LOCK: name a backend.")
+        while True:
+            for sql in begin:
+                session.rows(sql)
+            if session.row(attempt, key=session.key(key))[0]:
+                return session
+            if time.monotonic() >= deadline:
+                raise LockTimeout(f"{name!r} is held by another process.")
+            time.sleep(POLL_SECONDS)
+
     try:
-        holder.decided.wait()
-        if holder.error:
-            raise holder.error
-        yield holder.is_held
-        if not holder.is_held():
+        session = pool.call(acquire)
+        session.reply_within = session.response_timeout = SILENCE_SECONDS
+        started = checked = time.monotonic()
+        may_warn = bool(begin)
+
+        def is_held() -> bool:
+            nonlocal checked, may_warn
+            if (now := time.monotonic()) - checked < CHECK_SECONDS:
+                return True
+            checked = now
+            if may_warn and now - started > LONG_SECONDS:
+                may_warn = False
+                logger.warning("Lock %s: a transaction is open for 10 minutes.", name)
+            try:
+                return bool(session.row(check, key=session.key(key))[0])
+            except (ConnectionLost, LockError):
+                return False
+
+        yield is_held
+        if not is_held():
             raise LockLost(f"{name!r} was lost while the program ran.")
     finally:
-        holder.done.set()
-        holder.join(CHECK_SECONDS)
-
-
-class _Holder(threading.Thread):
-    """Takes the lock on its own connection and checks it every second.
-
-    A thread, because a statement may wait for a server that has disappeared.
-    """
-
-    def __init__(self, name: str, timeout: float | None) -> None:
-        super().__init__(daemon=True)
-        self.lock_name, self.timeout = name, timeout
-        self.decided, self.done = threading.Event(), threading.Event()
-        self.error: Exception | None = None
-        self.checked = 0.0
-
-    def is_held(self) -> bool:
-        """Return whether the server confirmed it lately."""
-        return self.is_alive() and time.monotonic() - self.checked < SILENCE_SECONDS
-
-    def run(self) -> None:
-        """Hold the lock until `done` is set, or until its connection or the server says no."""
-        connection = connections[DEFAULT_DB_ALIAS]
-        attempt, check = OWN_LOCKS[connection.vendor]
-        key = digest(f"run/{connection.settings_dict['NAME']}/{self.lock_name}")
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        # The lock of a transaction needs one; GET_LOCK survives without.
-        block = transaction.atomic if connection.vendor == "postgresql" else nullcontext
-        try:
-            if connection.vendor == "mysql" and (_row(GALERA) or ("", "OFF"))[1] == "ON":
-                raise LockMisuse("The nodes of a Galera cluster share no GET_LOCK: name a backend.")
-            while True:
-                with block():
-                    if _row(attempt, key)[0]:
-                        self._hold(check, key)
-                        return
-                if self.done.is_set() or (deadline is not None and time.monotonic() >= deadline):
-                    raise LockTimeout(f"{self.lock_name!r} is held by another process.")
-                self.done.wait(POLL_SECONDS)
-        except Error as error:
-            self.error = LockUnavailable(f"The database refused the lock: {error}")
-        except (LockTimeout, LockMisuse) as error:
-            self.error = error
-        finally:
-            self.decided.set()
-            with suppress(Error):
-                connection.close()
-
-    def _hold(self, check: str, key: str) -> None:
-        started = self.checked = time.monotonic()
-        may_warn = connections[DEFAULT_DB_ALIAS].in_atomic_block
-        while True:
-            if not _row(check, key)[0]:
-                return
-            self.checked = time.monotonic()
-            self.decided.set()
-            if self.done.wait(CHECK_SECONDS):
-                return
-            if may_warn and self.checked - started > LONG_SECONDS:
-                may_warn = False
-                logger.warning("Lock %s: a transaction is open for 10 minutes.", self.lock_name)
-
-
-def _row(sql: str, *params: str) -> Any:
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchone()
+        pool.close()
