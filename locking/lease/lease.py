@@ -187,10 +187,7 @@ class Lease:
         The process may pause right after the check, so writes need the fence as well.
         """
         if self.lost or self.state is not State.HELD:
-            raise self._lost_error()
-
-    def _lost_error(self) -> LockLost:
-        return LockLost(f"{self.name!r} is no longer held by {self.owner}.")
+            raise self.claim.lost()
 
     def enter_again(self) -> Steps[bool]:
         """Count one more acquisition by the holder; return False if the lease is lost.
@@ -243,11 +240,11 @@ class Lease:
                 self.mark_lost()
             self._become(State.UNCONFIRMED)
             if known_lost and isinstance(error, LockUnavailable):
-                raise self._lost_error() from error
+                raise self.claim.lost() from error
             raise
         if known_lost:
             self.mark_lost()
-            raise self._lost_error()
+            raise self.claim.lost()
         self._become(State.RELEASED)
         self.log(logging.DEBUG, "lock released")
 

@@ -13,7 +13,6 @@ A test class names the backend and its store. The declared `Capabilities` select
 of the store need a `StoreDriver`; without it, some capabilities are declared but not proved.
 """
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,15 +37,6 @@ from locking.testing.contract_shared import Shared
 
 class Contract(Ends, Shared, Faults):
     """All tests of the contract."""
-
-    def test_free_lock_is_acquired_at_once(self, locks: LockStore, name: str) -> None:
-        locks.probe()
-        lock = locks.lock(name, timeout=0)
-        with lock as lease:
-            assert (lease.name, lease.lost) == (name, False)
-            assert str(os.getpid()) in lease.owner
-            lease.check()
-        assert lock.lease is None
 
     def test_held_lock_is_refused_at_once(self, locks: LockStore, name: str) -> None:
         with locks.lock(name, timeout=5), within(WAIT_TIMEOUT):

@@ -336,7 +336,7 @@ class Ends(ContractBase):
                 return
             assert not locks.break_lock(f"{name}-unknown")
             assert waiter.result(WAIT_TIMEOUT), "a broken lock must be free for others"
-        if locks.capabilities.session_bound and locks.capabilities.exclusion == "machines":
+        if locks.capabilities.session_bound:
             assert lost.wait(WAIT_TIMEOUT), "on_lost was not called"
         with pytest.raises(LockLost):
             lock.release()

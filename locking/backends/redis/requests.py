@@ -20,14 +20,8 @@ from locking.backends.redis.connection import Connection, Disconnected, Script, 
 from locking.backends.redis.scripts import (
     CLOCK_ERROR,
     KEEP,
-    LAST_TICK,
-    MAX_SLEEP,
-    MAX_STAGGER,
-    QUEUE_LIFE,
-    RECHECK_DELAY,
     RELEASE,
     SALT_BITS,
-    STAGGER,
     TAKE,
     TICK,
     full_token,
@@ -38,6 +32,18 @@ from locking.claims import Claim, Grant, Held, other_slots
 from locking.exceptions import LockError, LockUnavailable
 from locking.fork import ForkSafeLock
 from locking.names import SHARED
+
+RECHECK_DELAY = 0.002
+"""Seconds after a grant's end at which the first waiter tries again."""
+MAX_SLEEP = 10.0
+"""Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
+QUEUE_LIFE = 30.0
+"""Seconds after the last request of a waiter at which Redis drops the queue."""
+STAGGER = 0.003
+"""Seconds by which each further waiter tries again later than the one before."""
+MAX_STAGGER = 0.3
+LAST_TICK = (1 << 63 - SALT_BITS) - 1
+"""A token has 63 bits, so a client's clock that is wrong by a century is not believed."""
 
 
 class Asked(NamedTuple):

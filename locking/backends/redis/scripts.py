@@ -24,19 +24,6 @@ def script_for(script: Script, name: str) -> Script:
     return SHARED_SCRIPTS[script] if name.startswith(SHARED) else script
 
 
-RECHECK_DELAY = 0.002
-"""Seconds after a grant's end at which the first waiter tries again."""
-
-MAX_SLEEP = 10.0
-"""Seconds after which a waiter tries again: the next holder's grant may end before this one's."""
-
-QUEUE_LIFE = 30.0
-"""Seconds after the last request of a waiter at which Redis drops the queue."""
-
-STAGGER = 0.003
-"""Seconds by which each further waiter tries again later than the one before."""
-MAX_STAGGER = 0.3
-
 TICK = 16e-6
 """Seconds between two tokens of a clock. Ticks fit the 53 bits of a number in Lua."""
 
@@ -46,10 +33,6 @@ whole milliseconds."""
 
 SALT_BITS = 15
 """Low bits of a token, a hash of its owner: two masters may grant in one tick, and these differ."""
-
-
-LAST_TICK = (1 << 63 - SALT_BITS) - 1
-"""A token has 63 bits, so a client's clock that is wrong by a century is not believed."""
 
 
 def full_token(ticks: int, owner: str) -> int:

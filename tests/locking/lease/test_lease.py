@@ -137,18 +137,6 @@ def test_lease_is_lost_at_its_deadline_even_without_a_new_holder(backend) -> Non
     assert not backend.inspect(), "the lock was not released in the store"
 
 
-def test_holder_learns_that_its_lock_was_broken(process) -> None:
-    lost = threading.Event()
-    lock = process.lock("a", on_lost=lambda lease: lost.set())
-    lease = acquired(lock)
-    assert in_thread(process.break_lock, "a")
-    assert lost.wait(WAIT_TIMEOUT)
-    with pytest.raises(LockLost):
-        lease.check()
-    with pytest.raises(LockLost):
-        lock.release()
-
-
 def test_forked_child_does_not_believe_in_its_parents_lease(process) -> None:
     """The parent may release it at any time, and this child would never learn of it."""
     with process.lock("a") as lease:

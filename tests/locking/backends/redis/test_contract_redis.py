@@ -14,7 +14,6 @@ class TestRedis(Contract):
 class OnGroup(OnRealStores, Faults):
     """The scripts are those of one server; what differs is how a client finds and loses them."""
 
-    test_free_lock_is_acquired_at_once = Contract.test_free_lock_is_acquired_at_once
     test_fair_lock_is_granted_in_order = Contract.test_fair_lock_is_granted_in_order
     test_lock_works_after_a_fork = Contract.test_lock_works_after_a_fork
     test_unreachable_store_fails_in_bounded_time = (

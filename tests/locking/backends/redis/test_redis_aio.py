@@ -15,8 +15,7 @@ import redis as client
 from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
-from locking.backends.redis.requests import Asked
-from locking.backends.redis.scripts import MAX_SLEEP
+from locking.backends.redis.requests import MAX_SLEEP, Asked
 from locking.testing.calls import acquire_and_release
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import (
