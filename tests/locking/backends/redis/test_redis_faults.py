@@ -93,9 +93,11 @@ def test_grant_to_a_waiter_is_valid_after_a_clock_step(
 
 
 def test_lost_reply_to_a_waiter_leaves_one_queue_entry(
-    server: Redis, connect: Connect, proxy: InterceptingProxy
+    server: Redis, connect: Connect, proxy: InterceptingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend, direct, holder = connect(f"redis://{proxy.url}/0"), connect(server.url), claim()
+    """It is granted the lock by a message, and does not find it free when it asks again."""
+    monkeypatch.setattr("locking.backends.redis.requests.MAX_SLEEP", LONG)
+    backend, direct, holder = connect(f"redis://{proxy.url}/0"), connect(server.url), claim(LONG)
     direct.acquire(holder, 0)
     backend.probe()
     proxy.replies_to_lose = 1
