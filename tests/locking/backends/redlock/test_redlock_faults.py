@@ -78,6 +78,7 @@ class TestAmnesia:
         with pytest.raises(LockUnavailable, match=r"0 of 5 .*60 s ago"):
             backend.acquire(claim(), 0)
         assert masters.values() == [None] * 5
+        assert len(backend.nodes_down()) == 5
 
 
 class TestClockJump:

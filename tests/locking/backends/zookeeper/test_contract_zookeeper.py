@@ -2,6 +2,8 @@
 
 import pytest
 
+from devservers.faults.waiting import until
+from locking.testing.contract_base import Open
 from tests.locking.backends.contract import Contract
 from tests.locking.backends.store_drivers import ZooKeeperDriver
 
@@ -14,3 +16,12 @@ class TestZooKeeper(Contract):
     @pytest.fixture
     def options(self) -> dict[str, object]:
         return dict(ZooKeeperDriver.options)
+
+    def test_server_without_the_others_counts_as_down(
+        self, driver: ZooKeeperDriver, open_store: Open
+    ) -> None:
+        """It runs, and replies that it serves nothing."""
+        locks = open_store()
+        for node in driver.servers[:2]:
+            node.kill()
+        until(lambda: len(locks.backend.nodes_down()) == 3, "the third one noticing")
