@@ -1,5 +1,6 @@
 """The generated part of a page, between `<!-- name -->` and `<!-- /name -->`."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,5 +30,6 @@ def write(file: Path, name: str, text: str) -> None:
 
 
 def versions(found: dict[str, Any]) -> str:
-    """Return the versions of a report in one line; a platform's says less than its cores."""
-    return ", ".join(f"{name} {value}" for name, value in found.items() if name != "platform")
+    """Return the versions of a report in one line, without platform and the system's suffixes."""
+    line = ", ".join(f"{name} {value}" for name, value in found.items() if name != "platform")
+    return re.sub(r"-MariaDB[^ ,]*| \(.*?\)", "", line)
