@@ -156,3 +156,20 @@ def test_every_row_has_a_test_and_is_documented() -> None:
     sources = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     marked = set(re.findall(r'mark\.faults\([^)]*\brow="?(\w+)', sources))
     assert marked | {str(facts["row"]) for facts in SUITE.values()} == set(rows())
+
+
+def cells_of(text: str) -> set[tuple[str, str, str]]:
+    """Return lock, fault and result of the tables on what each lock survives."""
+    found = set()
+    for table in re.findall(r"(?:^\| .*\n)+", text, re.M):
+        heading, *lines = [line[2:-2].split(" | ") for line in table.splitlines()]
+        if heading[0] == "lock":
+            for line in lines:
+                found |= {(line[0], *pair) for pair in zip(heading, line, strict=True)}
+    return found
+
+
+def test_readme_repeats_what_each_lock_survives() -> None:
+    shown = cells_of((ROOT / "README.md").read_text())
+    assert len(shown) > 20
+    assert shown <= cells_of(text_of("measurements/survival.md"))
