@@ -47,12 +47,12 @@ RELEASE: dict[str, Place] = {
 """By alias, the line that releases it; in the recordings, no other recipe's holder does."""
 REFUSED: Place = (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder")
 """The line of Redis that finds another owner's lock instead."""
-SALES, STREAM = f"{RECIPES}/flash_sale.py", "shop, stream with acknowledgement"
+SALES, LAST = f"{RECIPES}/flash_sale.py", "shop, the message is deleted last"
 KILLED: dict[tuple[str, str], Place] = {
     ("DECR, then RPUSH; LPOP", "buyer A"): (SALES, "reach(RESERVED)"),
     ("DECR, then RPUSH; LPOP", "consumer"): (SALES, "reach(POPPED)"),
-    (STREAM, "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
-    (STREAM, "consumer"): ("shop/reservations/order_writer.py", 'reach("queued.read")'),
+    (LAST, "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
+    (LAST, "consumer"): ("shop/reservations/order_writer.py", 'reach("queued.read")'),
 }
 """By guard and actor, the fail point at which a process is killed."""
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}

@@ -41,7 +41,7 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
     fault="message",
     row="FS2",
     broken=gettext_noop("DECR, then RPUSH; LPOP"),
-    repaired=gettext_noop("shop, stream with acknowledgement"),
+    repaired=gettext_noop("shop, the message is deleted last"),
     requires_overlap=False,
 )
 def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
