@@ -56,6 +56,7 @@ def test_current_lines_are_marked(client: Client) -> None:
     assert 'class="reads"' in text
     assert 'id="latest" hx-swap-oob="innerHTML">Buyer A goes on at once: there is no lock.' in text
     assert "<html" not in text
+    assert "tabindex" not in text, "code that wraps is no stop for the Tab key"
 
 
 def test_guard_is_claimed_to_hold_only_after_all_orders(
@@ -71,6 +72,9 @@ def test_guard_is_claimed_to_hold_only_after_all_orders(
     ):
         results.write_text(json.dumps({"game/race": counts}))
         assert words in client.get(RACE, {"guarded": "1"}, headers=HTMX).text
+    results.write_text(json.dumps({"game/race": found}))
+    chinese = HTMX | {"accept-language": "zh-hans"}
+    assert "1,240" in client.get(RACE, {"guarded": "1"}, headers=chinese).text
 
 
 @pytest.mark.parametrize(
