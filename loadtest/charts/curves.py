@@ -14,10 +14,13 @@ from django.utils.translation import gettext as _
 from loadtest.charts import svg
 from loadtest.charts.svg import Drawing, tag
 from loadtest.kernel.faults import FAULTS
+from loadtest.kernel.report import grouped
 from loadtest.load.report import REPORT, by_guard, sentence, worst
 from shop.sales.guards import LOCKS
 
 Run = dict[str, Any]
+Pens = dict[str, dict[str, str]]
+"""The attributes of the line of each guard."""
 WIDTH, MARGIN, BAR = 420, 10, 22
 TOP, BAR_ROW = 4, 58
 GOOD, BAD = "#1d7a4f", "#c0392b"
@@ -33,7 +36,7 @@ LINES = (
     ("#7a808a", "10 4"),
 )
 DASHES = {"A": "", "B": "5 4"}
-LEFT, PLOT, ROW = 40, 190, 46
+LEFT, PLOT, ROW = 54, 190, 46
 LEGEND = 22
 HEAD = 13
 """How far a curve rises above the line of the stock, at least, if units are sold beyond it."""
@@ -71,7 +74,7 @@ def _bar(drawing: Drawing, run: Run, y: int, unit: float) -> None:
     # One unit too many of 400 would be less than a pixel wide.
     width = max(4, run["oversold"] * unit) if run["oversold"] else 0
     over = {"x": MARGIN + within, "width": width}
-    told = words % run
+    told = words % grouped(run)
     if run["verdict"] == "not-run":
         told = _("%(title)s: %(state)s") % {"title": run["guard"], "state": _("not run")}
     drawing.text(MARGIN, y + 14, told)
@@ -101,15 +104,14 @@ def sold_over_time(runs: Sequence[Run], *, scale: int = 1) -> SafeString:
     seconds = max([0.1, *ends, *(mark[0] for _name, run in shown for mark in run["marks"])])
     stocks = sorted({run["stock"] for _name, run in shown})
     most = max(scale, *stocks, *(run["sold"] for _name, run in shown))
-    pens = _pens((name.partition(REPORT)[0], run["backend"]) for name, run in shown)
+    pens = _pens(shown)
 
     def x(at: float) -> float:
         return float(round(LEFT + at / seconds * (WIDTH - LEFT - MARGIN), 1))
 
     drawing = Drawing()
-    rows = _marks(
-        drawing, [(x(at), name, what) for name, run in shown for at, what in run["marks"]]
-    )
+    marks = [(x(at), name, what) for name, run in shown for at, what in run["marks"]]
+    rows = _marks(drawing, marks, pens)
     height = PLOT - 14 * rows - HEAD
     beyond = max(1, most - stocks[-1])
     # One unit too many of 400 would be less than a pixel high.
@@ -125,31 +127,28 @@ def sold_over_time(runs: Sequence[Run], *, scale: int = 1) -> SafeString:
     is_apart = y(stocks[-1]) - y(most) > 12
     is_above = y(0) - y(stocks[0]) > 12
     for units in (*stocks, *([0] if is_above else []), *([most] if is_apart else [])):
-        drawing.text(LEFT - 4, y(units) + 4, str(units), **END)
+        drawing.text(LEFT - 4, y(units) + 4, f"{units:,}", **END)
     drawing.text(WIDTH - MARGIN, PLOT + 18, _("%.1f s") % seconds, **END)
     drawing.text(LEFT, PLOT + 18, _("%s s") % 0)
     for row, (name, run) in enumerate(shown):
-        guard, _sign, label = name.partition(REPORT)
-        colour, dash = pens[guard]
-        dash = DASHES.get(label, dash)
-        pen = {"stroke": colour, "stroke_dasharray": dash or "none"}
-        points = _steps([(x(at), y(units)) for at, units in run["sold_at"]])
+        points, pen = _steps([(x(at), y(units)) for at, units in run["sold_at"]]), pens[name]
         top = PLOT + 40 + LEGEND * row
         drawing.add("polyline", points=points, fill="none", stroke_width=2.5, **pen)
         drawing.line(LEFT, top - 4, LEFT + 34, top - 4, stroke_width=3, **pen)
-        drawing.text(LEFT + 42, top, _("%(name)s: %(sold)s / %(stock)s") % {**run, "name": name})
+        told = _("%(name)s: %(sold)s / %(stock)s") % {**grouped(run), "name": name}
+        drawing.text(LEFT + 42, top, told)
     size = WIDTH, PLOT + 40 + LEGEND * len(shown)
     return svg.frame(_("Units sold over time"), size, drawing.parts, font_size=13)
 
 
-def _marks(drawing: Drawing, marks: Iterable[tuple[float, str, str]]) -> int:
+def _marks(drawing: Drawing, marks: Iterable[tuple[float, str, str]], pens: Pens) -> int:
     """Draw marks at their x, each with its guard and name; return the rows of names, at least 1."""
     labels: list[tuple[int, float, str]] = []
     for x, guard, name in marks:
         word = FAULTS[name].button if name in FAULTS else _(name)
         word = f"{guard.partition(REPORT)[2]} {word}".strip()
         is_right = x > WIDTH * 0.7
-        drawing.line(x, 14, x, PLOT, stroke=BAD, stroke_dasharray="2 2")
+        drawing.line(x, 14, x, PLOT, stroke=pens[guard]["stroke"], stroke_dasharray="2 2")
         near = [(row, said) for row, left, said in labels if abs(x - left) < LABEL]
         # The same fault hits the next guard at about the same time.
         if all(said != word for _row, said in near):
@@ -160,13 +159,19 @@ def _marks(drawing: Drawing, marks: Iterable[tuple[float, str, str]]) -> int:
     return max((row + 1 for row, _x, _word in labels), default=1)
 
 
-def _pens(guards: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Return colour and dashes of each guard: those of its lock, or else the next free ones."""
-    found: dict[str, tuple[str, str]] = {}
-    for guard, backend in guards:
-        first = list(LOCKS).index(backend)
-        free = (pen for pen in (*LINES[first:], *LINES[:first]) if pen not in found.values())
-        found.setdefault(guard, next(free, LINES[first]))
+def _pens(runs: Iterable[tuple[str, Run]]) -> Pens:
+    """Return colour and dashes of each line: those of its lock, or else the next free ones.
+
+    Of two reports, the dashes are those of the report.
+    """
+    taken: dict[str, tuple[str, str]] = {}
+    found: Pens = {}
+    for name, run in runs:
+        guard, _sign, label = name.partition(REPORT)
+        first = list(LOCKS).index(run["backend"])
+        free = (pen for pen in (*LINES[first:], *LINES[:first]) if pen not in taken.values())
+        colour, dash = taken.setdefault(guard, next(free, LINES[first]))
+        found[name] = {"stroke": colour, "stroke_dasharray": DASHES.get(label, dash) or "none"}
     return found
 
 
@@ -181,7 +186,8 @@ def waits(runs: Sequence[Run]) -> SafeString:
     for row, (name, run) in enumerate(shown):
         top, wait = ROW * row, run["wait_ms"]
         drawing.text(MARGIN, top + 16, name)
-        text = _("p50 %(p50).0f · p95 %(p95).0f · p99 %(p99).0f ms") % wait
+        told = {share: f"{ms:,.0f}" for share, ms in wait.items()}
+        text = _("p50 %(p50)s · p95 %(p95)s · p99 %(p99)s ms") % told
         drawing.text(WIDTH - MARGIN, top + 16, text, **END)
         for share, tall, opacity in (("p99", 4, ".45"), ("p95", 12, ".6"), ("p50", BAR - 2, "1")):
             box = {"y": top + 32 - tall / 2, "width": max(wait[share] * unit, 1), "height": tall}

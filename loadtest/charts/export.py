@@ -146,6 +146,11 @@ def shown(result: Report) -> dict[str, Any]:
         "by_hand": any(
             sum(one["at"] is not None for one in run.get("faults", ())) > planned for run in runs
         ),
+        "was_paused": any(
+            one["name"] == "pause-holder" and one["at"] is not None
+            for run in runs
+            for one in run.get("faults", ())
+        ),
         "met": sum(map(report.met, runs)),
         "is_exact": all(run["verdict"] == "ok" for run in runs),
         "of": len(runs),

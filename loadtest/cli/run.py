@@ -57,8 +57,8 @@ COMMAND = LoadTest()
 def _cells(run: dict[str, Any], terminal: Terminal) -> tuple[str, ...]:
     return (
         f"{run['backend']} + {run['discipline']}",
-        f"{run['sold']}/{run['stock']}",
-        f"{run['orders_per_second']:.0f}",
-        "/".join(f"{wait:.0f}" for wait in run["wait_ms"].values()),
+        f"{run['sold']:,}/{run['stock']:,}",
+        f"{run['orders_per_second']:,.0f}",
+        "/".join(f"{wait:,.0f}" for wait in run["wait_ms"].values()),
         terminal.verdict(reports.words(run), is_expected=reports.met(run)),
     )

@@ -48,7 +48,8 @@ class Param:
         """Return a value, or a list of them, as the form shows it."""
         words = self.choices if isinstance(self.choices, Mapping) else {}
         values = value if isinstance(value, list | tuple) else (value,)
-        return " · ".join(str(words.get(one, one)) for one in values)
+        shown = (f"{one:,}" if type(one) is int else words.get(one, one) for one in values)
+        return " · ".join(map(str, shown))
 
 
 def param(default: Any = MISSING, help: Text = "", **about: Any) -> Any:

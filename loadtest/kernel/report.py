@@ -48,6 +48,11 @@ def duration(seconds: float) -> str:
     return _("%.1f s") % seconds if seconds >= 0.1 else _("%.0f ms") % (seconds * 1000)
 
 
+def grouped(values: Row) -> Row:
+    """Return values for a text: whole numbers as texts, with a comma between thousands."""
+    return {name: f"{one:,}" if type(one) is int else one for name, one in values.items()}
+
+
 def _values(row: Row, figure: str) -> list[float]:
     return [one[figure] for one in row.get("rounds", ()) if figure in one]
 

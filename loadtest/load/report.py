@@ -11,7 +11,7 @@ from django.utils.translation import gettext_noop, ngettext
 
 from inventory.models import WriteStrategy
 from loadtest.kernel.faults import FAULTS, PAUSE_SECONDS
-from loadtest.kernel.report import duration
+from loadtest.kernel.report import duration, grouped
 from shop.sales.guards import guard_title
 
 Run = dict[str, Any]
@@ -101,23 +101,20 @@ def spreads(runs: Sequence[Run]) -> list[Run]:
 
 def _spread(values: Sequence[float], digits: int) -> str:
     found = min(values), median(values), max(values)
-    least, middle, most = (f"{one:.{digits}f}" for one in found)
+    least, middle, most = (f"{one:,.{digits}f}" for one in found)
     return middle if least == most else f"{middle} ({least}–{most})"
 
 
 def so_far(run: Run, *, several: bool = False) -> str:
     """Return "Without a lock: 61 sold of 50 in stock." for a run under way; see `sentence`."""
-    values = {**run, "guard": title(run["backend"], guard_of(run, several=several))}
+    values = {**grouped(run), "guard": title(run["backend"], guard_of(run, several=several))}
     return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
 
 
 def words(run: Run) -> str:
-    """Return the verdict in the active language; an expected oversell is "reproduced"."""
+    """Return the verdict in the active language, and if it is unexpected."""
     verdict = _(VERDICTS[run["verdict"]])
-    if not met(run):
-        return _("%(verdict)s: unexpected") % {"verdict": verdict}
-    is_shown = run["verdict"] == run["expected"] != "ok"
-    return _("%(verdict)s: reproduced") % {"verdict": verdict} if is_shown else verdict
+    return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
 
 
 def fault_words(fault: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +181,7 @@ def explain(run: Run) -> str:
                 "stock to %(found)s. B woke up after %(seconds)s, sold %(b)s and wrote "
                 "%(b_left)s: this sale raised the stock by %(back)s."
             )
-    return f"{pair} {total}".replace("。 ", "。") % values
+    return f"{pair} {total}".replace("。 ", "。") % grouped(values)
 
 
 def _was_paused(run: Run) -> bool:
@@ -241,13 +238,13 @@ def title(backend: str, name: str) -> str:
 
 def _of_guard(name: str, runs: Sequence[Run]) -> str:
     sold = sorted(run["sold"] for run in runs)
-    values: dict[str, object] = {"stock": runs[0]["stock"], "runs": len(runs), "guard": name}
+    values = grouped({"stock": runs[0]["stock"], "runs": len(runs)})
     values["guard"] = title(runs[0]["backend"], name)
     if sold[0] == sold[-1] == runs[0]["stock"]:
         if len(runs) == 1:
             return _("%(guard)s: exactly %(stock)s.") % values
         return _("%(guard)s: exactly %(stock)s in each of %(runs)s runs.") % values
-    values["sold"] = sold[0] if sold[0] == sold[-1] else f"{sold[0]}–{sold[-1]}"
+    values["sold"] = f"{sold[0]:,}" if sold[0] == sold[-1] else f"{sold[0]:,}–{sold[-1]:,}"
     if len(runs) == 1:
         return _("%(guard)s: %(sold)s sold of %(stock)s in stock.") % values
     if sold[0] == sold[-1]:

@@ -75,6 +75,6 @@ def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str,
         return {}
     measures = {"sold": 0, "orders_per_second": 1, "p99": 1}
     return {
-        name: f"{b[name] - a[name]:+.{digits}f}".replace("-", "−")
+        name: f"{b[name] - a[name]:+,.{digits}f}".replace("-", "−")
         for name, digits in measures.items()
     }

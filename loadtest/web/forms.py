@@ -37,7 +37,7 @@ class PlanForm(forms.Form):
             if plan.buyers * plan.runs > MOST_BUYERS:
                 raise forms.ValidationError(
                     _("Buyers × runs must be at most %(most)s here; use the command for more."),
-                    params={"most": MOST_BUYERS},
+                    params={"most": f"{MOST_BUYERS:,}"},
                 )
             cleaned["plan"] = plan
         return cleaned

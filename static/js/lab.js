@@ -8,6 +8,8 @@
   const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
   const running = new Map(); // by replay, how to end it
 
+  const number = (value) => value.toLocaleString(document.documentElement.lang);
+
   const copy = async (button) => {
     const field = document.getElementById(button.dataset.copy);
     field.select();
@@ -40,9 +42,9 @@
         end += count;
         const shown = Math.ceil(end / perSign) - Math.ceil(begin / perSign);
         marks[state].textContent = signs[state].repeat(Math.max(shown, state === 1 && count > 0)); // one too many is seen
-        numbers[state].textContent = numbers[state].textContent.replace(/\d[\d,.]*$/, count);
+        numbers[state].textContent = numbers[state].textContent.replace(/\d[\d,.]*$/, number(count));
       });
-      const values = { at: at.toFixed(2), sold, stock };
+      const values = { at: at.toFixed(2), sold: number(sold), stock: number(stock) };
       counter.textContent = part.dataset.words.replace(/{(\w+)}/g, (_all, name) => values[name]);
     };
     const last = points.at(-1)[0];

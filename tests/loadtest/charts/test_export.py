@@ -66,13 +66,24 @@ def test_names_of_faults_are_above_the_line_of_the_stock() -> None:
     assert float(end.get("y", 0)) <= float(line.get("y1", 0)) - 4
 
 
+def test_mark_of_a_fault_has_the_colour_of_its_line() -> None:
+    runs = load_test(Plan(backends=("none", "redis")))["runs"]
+    for at, run in enumerate(runs, 1):
+        run["marks"] = [[float(at), "kill-redis"]]
+    drawn = [*parse(curves.sold_over_time(runs)).iter()]
+    lines = [one.get("stroke") for one in drawn if one.tag == f"{SVG}polyline"]
+    marks = [one.get("stroke") for one in drawn if one.get("stroke-dasharray") == "2 2"]
+    assert marks == lines
+    assert len({*lines}) == 2
+
+
 def test_bar_of_a_guard_that_did_not_run_says_so() -> None:
     """Nothing was sold, but not because of the guard."""
     plan = Plan(backends=("none", "redis"))
     control, absent = load_test(plan)["runs"]
     absent |= {"verdict": "not-run", "why": "no server", "sold": 0, "oversold": 0, "sold_at": []}
     texts = [one.text for one in parse(curves.bars([control, absent])).iter(f"{SVG}text")]
-    assert texts == ["no lock: sold 120000, stock 50, 119950 too many", "Redis: not run"]
+    assert texts == ["no lock: sold 120,000, stock 50, 119,950 too many", "Redis: not run"]
 
 
 LARGEST = Plan(

@@ -120,7 +120,8 @@ def test_where_the_control_holds_nothing_was_shown() -> None:
 @pytest.mark.parametrize(
     ("verdict", "expected", "said"),
     [
-        ("oversold", "oversold", "oversold: reproduced"),
+        ("oversold", "oversold", "oversold"),
+        ("oversold", None, "oversold"),
         ("ok", "ok", "exact"),
         ("ok", None, "exact"),
         ("oversold", "ok", "oversold: unexpected"),
@@ -136,7 +137,7 @@ def test_verdict_in_words(verdict: str, expected: str | None, said: str) -> None
     assert not met({**run, "checked": {"breaches": ["exclusion: two held it"]}})
     assert not met({**run, "checked": {"breaches": ["lost: customer 1 was told an order"]}})
     kept = met({**run, "checked": {"breaches": ["audit: oversold", "fence: it fell"]}})
-    assert kept is (verdict == expected == "oversold")
+    assert kept is (verdict == "oversold" and expected in (None, verdict))
 
 
 def test_sentence_in_both_languages() -> None:

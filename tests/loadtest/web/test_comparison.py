@@ -16,13 +16,13 @@ def report(*, stock: int, sold: int, wait: float, verdict: str = "ok", **plan: A
 
 
 A = report(stock=50, sold=50, wait=90.0)
-B = report(stock=80, sold=80, wait=60.5, seed=7)
+B = report(stock=2080, sold=2080, wait=60.5, seed=7)
 
 
 def test_differences_have_signs() -> None:
     (row,) = comparison.rows(A, B)
     assert row["name"] == "Redis", "as on the page of each result"
-    assert row["difference"] == {"sold": "+30", "orders_per_second": "+15.0", "p99": "−29.5"}
+    assert row["difference"] == {"sold": "+2,030", "orders_per_second": "+1,015.0", "p99": "−29.5"}
     (same,) = comparison.rows(A, A)
     assert same["difference"] == {"sold": "+0", "orders_per_second": "+0.0", "p99": "+0.0"}
     (row,) = comparison.rows(A, {**B, "runs": []})
@@ -30,7 +30,7 @@ def test_differences_have_signs() -> None:
     (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))
     assert row["difference"] == {}
     assert comparison.differing_settings(A, B) == [
-        ("Stock", "50", "80"),
+        ("Stock", "50", "2,080"),
         ("Random seed", "42", "7"),
     ]
     assert comparison.differing_settings(A, A) == []

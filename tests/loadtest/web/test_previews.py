@@ -53,7 +53,7 @@ def check(client: Client, path: str) -> dict[str, str]:
 
 def test_results_and_the_course_have_a_title_and_a_picture(client: Client) -> None:
     for kind, title in (
-        (LabRun.Kind.RUN, "Without a lock: 120000 sold of 50"),
+        (LabRun.Kind.RUN, "Without a lock: 120,000 sold of 50"),
         (LabRun.Kind.SCENARIO, "The holder is paused past its lease"),
     ):
         path = finished(kind).get_absolute_url()

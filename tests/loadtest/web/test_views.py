@@ -233,7 +233,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
     assert check_sum(control) in meanwhile[0], "the reason is told after the first run"
     assert page.count('class="source"') == 2
     for words in (
-        *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", "oversold: reproduced"),
+        *("WRITE = &quot;UPDATE inventory_stock SET quantity = %s", ">oversold</span>"),
         *('<span class="verdict ok">exact</span>', "Faults injected into Redis + conditional:"),
         *("<strong>Kill Redis</strong>", "ended by SIGKILL</q>"),
         "not the faults that were injected by hand",
@@ -241,7 +241,7 @@ def test_report_explains_a_lost_update_and_proves_a_requested_fault(client, staf
         assert words in page
     assert page.index("Why it was oversold") < page.index("Units sold and initial stock")
     chinese = client.get(run.get_absolute_url(), headers={"accept-language": "zh-hans"}).text
-    assert "超卖：已复现" in chinese
+    assert ">超卖</span>" in chinese
     assert ">强制终止 Redis</text>" in chinese
     assert ">已恢复</text>" in chinese
     assert re.search(r"<q>redis，进程 \d+ 已被 SIGKILL 终止</q>", chinese)
@@ -285,12 +285,31 @@ def test_two_runs_can_be_compared(client, staff, sent):
     assert compare.split("?")[0] in client.get(finished.get_absolute_url()).text
     client.logout()
     page = client.get(compare)
-    assert page.text.count("Without a lock: 120000 sold of 50") >= 2
+    assert page.text.count("Without a lock: 120,000 sold of 50") >= 2
+    chinese = client.get(compare, headers={"accept-language": "zh-hans"}).text
+    for text in (page.text, chinese):
+        assert "<td>120,000 / 50<br>" in text
+        assert text.count("<td>30,000.5</td>") >= 2
+        assert ">120,000</text>" in text
     assert "Both runs had the same settings and the same injected faults" in page.text
     assert page.text.count("Load average before the test: 3.2 on 2 cores") == 1
     # The page of one run does not reveal the others.
     assert str(other.pk) not in client.get(finished.get_absolute_url()).text
     assert client.get(f"{reverse('lab-compare')}?a=1&b=2").status_code == 404
+
+
+@pytest.mark.django_db
+def test_run_with_a_paused_holder_leads_to_its_lesson(client):
+    """Also if it was paused by hand, but not if the run ended first."""
+    lesson = f'href="{reverse("learn-step", args=["fence"])}"'
+    for name, at in (("pause-holder", 0.6), ("pause-holder", None), ("kill-redis", 0.6)):
+        report = load_test(SMALL)
+        for run in report["runs"]:
+            run["lost_updates"] = None
+        report["runs"][1]["faults"] = [{"name": name, "at": at, "proof": ""}]
+        done = {"plan": asdict(SMALL), "state": LabRun.State.DONE, "slot": None}
+        page = client.get(LabRun.objects.create(**done, report=report).get_absolute_url())
+        assert (lesson in page.text) is (name == "pause-holder" and at is not None)
 
 
 def test_scenario_result_needs_no_account(client, staff):
