@@ -41,13 +41,9 @@ class Scenario(Told):
     run: Run
     needs: str = ""
     """A server program beside Redis; a variant does not run where it is not installed."""
-    requires_overlap: bool = True
-    """The broken variant counts only if two processes believed at once that they held the lock."""
 
     def verdict(self, broken: Facts, repaired: Facts) -> tuple[str, str]:
         """Return "ok", "not-run" if nothing was shown, or "failed", and the reason."""
-        if self.requires_overlap and not broken["overlaps"]:
-            return "not-run", "no two holders were seen: the fault did not fire"
         if not broken["broke"]:
             return "not-run", "the control did not break"
         return ("failed", "the repaired variant broke as well") if repaired["broke"] else ("ok", "")
@@ -67,10 +63,11 @@ REGISTERED: dict[str, Scenario] = {}
 
 
 def scenario(**about: Any) -> Callable[[Run], Run]:
-    """Register the decorated function as the `run` of a Scenario with these fields."""
+    """Register the decorated function as a Scenario of its name with these fields."""
 
     def register(run: Run) -> Run:
-        REGISTERED[about["name"]] = Scenario(run=run, **about)
+        name = run.__name__.replace("_", "-")
+        REGISTERED[name] = Scenario(name=name, run=run, **about)
         return run
 
     return register

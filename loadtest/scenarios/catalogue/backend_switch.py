@@ -15,13 +15,12 @@ FORCED = gettext_noop("redis to database + naive, by force")
 
 
 @scenario(
-    name="forced-switch",
     fault="switch",
     row="F9",
     broken=FORCED,
     repaired=gettext_noop("redis to database + conditional, by force"),
 )
-def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def forced_switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Switch from redis to database while one buyer holds the lock and before another one buys."""
     testbed.add_lock("database", DATABASE, LOCATION="default", TTL=30.0)
     testbed.use("conditional" if is_repaired else "naive", TTL=30.0)
@@ -34,16 +33,15 @@ def _force(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 
 @scenario(
-    name="switch-under-load",
     fault="switch",
     row="F9",
     broken=FORCED,
     repaired=gettext_noop("redis to database + naive, drained"),
 )
-def _switch(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def switch_under_load(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Switch as above, by force; then with a drain."""
     if not is_repaired:
-        return _force(testbed, False)
+        return forced_switch(testbed, False)
     testbed.add_lock("database", DATABASE, LOCATION="default", TTL=30.0)
     testbed.use("naive", TTL=30.0)
 

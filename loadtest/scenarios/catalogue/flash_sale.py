@@ -19,14 +19,12 @@ direct, queued = FlashSale, partial(FlashSale, fulfilment="queued")
 
 
 @scenario(
-    name="unit-lost-to-a-check",
     fault="refused",
     row="FS1",
     broken=gettext_noop("DECR, then the check"),
     repaired=gettext_noop("shop, one script"),
-    requires_overlap=False,
 )
-def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
+def unit_lost_to_a_check(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let one buyer exceed the limit, and another want what is left."""
     sale = queued(testbed, "CheckedLate", is_repaired, "A, B, consumer", stock=2)
     for who, key in (("A", "1"), ("A", "2"), ("B", "1")):
@@ -37,14 +35,12 @@ def _checked_late(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="crash-between-redis-and-queue",
     fault="message",
     row="FS2",
     broken=gettext_noop("DECR, then RPUSH; LPOP"),
     repaired=gettext_noop("shop, the message is deleted last"),
-    requires_overlap=False,
 )
-def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
+def crash_between_redis_and_queue(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill a buyer's process after it took a unit, and a consumer in the middle of its work."""
     sale = queued(testbed, "TwoCommands", is_repaired, "A, B, consumer, consumer 2", stock=2)
     sale.ask("A", "buy", dies_at=RESERVED)
@@ -55,14 +51,12 @@ def _two_commands(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="sold-out-for-ever",
     fault="returned",
     row="FS3",
     broken=gettext_noop("DECR and a sold-out flag"),
     repaired=gettext_noop("shop, sold out is computed"),
-    requires_overlap=False,
 )
-def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
+def sold_out_for_ever(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let the only unit come back after a buyer was refused; the same buyer tries again."""
     sale = queued(testbed, "SoldOutFlag", is_repaired, "A, B, consumer, worker", stock=1)
     sale.ask("A", "buy")
@@ -77,14 +71,12 @@ def _sold_out_flag(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="payment-after-expiry",
     fault="payment",
     row="FS4",
     broken=gettext_noop("payments are booked blindly"),
     repaired=gettext_noop("shop, late payments are refunded"),
-    requires_overlap=False,
 )
-def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
+def payment_after_expiry(testbed: Testbed, is_repaired: bool) -> Facts:
     """Expire an order, sell its unit again, and report the payment of the first buyer."""
     sale = direct(testbed, "BookedBlindly", is_repaired, "A, B, worker", stock=1)
     sale.ask("A", "buy")
@@ -95,13 +87,12 @@ def _late_payment(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="lock-while-paying",
     fault="late",
     row="FS5",
     broken="SET NX PX",
     repaired=gettext_noop("shop, the order holds the unit"),
 )
-def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
+def lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let buyer A's payment outlast what holds the unit, while buyer B waits for it."""
     testbed.add_lock("set_px", "loadtest.recipes.redis_textbook.SetExpireBackend")
     sale = direct(testbed, "Textbook", is_repaired, "A, B, worker", stock=1)
@@ -131,14 +122,12 @@ def _lock_while_paying(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="restock-overwrites-sales",
     fault="restock",
     row="FS6",
     broken=gettext_noop("the form saves a number"),
     repaired=gettext_noop("shop, the form adds a number"),
-    requires_overlap=False,
 )
-def _restock(testbed: Testbed, is_repaired: bool) -> Facts:
+def restock_overwrites_sales(testbed: Testbed, is_repaired: bool) -> Facts:
     """Sell a unit between the moment at which staff open the form and the moment they save it."""
     sale = queued(testbed, "SavedNumber", is_repaired, "A, B, C, D, staff, consumer", stock=2)
     shown = sale.sale.left

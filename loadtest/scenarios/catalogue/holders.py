@@ -19,14 +19,12 @@ SLOW_WORK_TTL = 1.5
 
 
 @scenario(
-    name="holder-killed",
     fault="killed",
     row="F1",
     broken=gettext_noop("redis, long lease"),
     repaired=gettext_noop("redis, short lease and watchdog"),
-    requires_overlap=False,
 )
-def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def holder_killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Use a long lease; then a short one, which a watchdog extends."""
     testbed.add_lock()
     ttl, crash = TTL if is_repaired else LONG_TTL, partial(crash_and_wait, testbed, "redis")
@@ -34,41 +32,28 @@ def _killed(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     return facts | {"works": WORKS, "broke": facts["waited"] > MAX_OUTAGE}
 
 
-@scenario(
-    name="holder-paused",
-    fault="paused",
-    row="F2",
-    broken="redis + naive",
-    repaired="redis + fenced",
-)
-def _paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+@scenario(fault="paused", row="F2", broken="redis + naive", repaired="redis + fenced")
+def holder_paused(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Stop a holder with SIGSTOP for twice its lease, between its read and its write."""
     testbed.use("fenced" if is_repaired else "naive")
     stop = partial(buy_while_holder_stalls, testbed, fault="stop")
     return stop(at_least=2 * TTL, timeout=4 * TTL) | {"ttl": TTL}
 
 
-@scenario(
-    name="gil-held",
-    fault="paused",
-    row="F2",
-    broken="redis + naive",
-    repaired="redis + fenced",
-)
-def _gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+@scenario(fault="paused", row="F2", broken="redis + naive", repaired="redis + fenced")
+def gil_held(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Hold the GIL in one thread of the holder until another process has bought."""
     testbed.use("fenced" if is_repaired else "naive")
     return buy_while_holder_stalls(testbed, fault="gil", timeout=4 * TTL) | {"ttl": TTL}
 
 
 @scenario(
-    name="work-outlasts-lease",
     fault="late",
     row="F6",
     broken=gettext_noop("redis + naive, not renewed"),
     repaired=gettext_noop("redis + naive, watchdog"),
 )
-def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let the holder work until another buyer has waited twice its lease, or has bought."""
     testbed.use("naive", TTL=SLOW_WORK_TTL)
     longest = 2 * SLOW_WORK_TTL
@@ -77,14 +62,12 @@ def _work_outlasts_lease(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
 
 
 @scenario(
-    name="release-before-commit",
     fault="commit",
     row="F8",
     broken=gettext_noop("redis + naive, released early"),
     repaired=gettext_noop("redis + naive, released after the commit"),
-    requires_overlap=False,
 )
-def _release_before_commit(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def release_before_commit(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Run the same purchase with the release before the commit, then after it."""
     testbed.use("naive", TTL=30.0)
     longest = WORK_SECONDS if is_repaired else ANSWERED

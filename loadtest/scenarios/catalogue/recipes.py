@@ -1,7 +1,6 @@
 """The flawed locks of the textbooks: three in Redis and one in a MySQL table."""
 
 import time
-from functools import partial
 
 import redis
 from django.utils.translation import gettext_noop
@@ -19,8 +18,20 @@ SHORT_TTL, LONG_TTL, HOLD_SECONDS = 0.5, 30.0, 0.4
 Recipe = type[SetnxBackend | SetnxExpireBackend]
 
 
-def _crash(recipe: Recipe, alias: str, at: str, testbed: Testbed, is_repaired: bool) -> Facts:
-    """Kill a holder of the recipe, or a process at the fail point `at`; then one of SET NX PX."""
+@scenario(fault="killed", row="L5", broken="SETNX, DEL", repaired="SET NX PX")
+def setnx_without_expiry(testbed: Testbed, is_repaired: bool) -> Facts:
+    """Kill a holder of the recipe; then one of SET NX PX."""
+    return _crash(testbed, is_repaired, SetnxBackend, "setnx")
+
+
+@scenario(fault="killed", row="L6", broken="SETNX, EXPIRE, DEL", repaired="SET NX PX")
+def crash_between_setnx_and_expire(testbed: Testbed, is_repaired: bool) -> Facts:
+    """Kill a process between the two commands; then a holder of SET NX PX."""
+    at = "redis_setnx_expire.between"
+    return _crash(testbed, is_repaired, SetnxExpireBackend, "setnx_expire", at)
+
+
+def _crash(testbed: Testbed, is_repaired: bool, recipe: Recipe, alias: str, at: str = "") -> Facts:
     if is_repaired:
         testbed.add_lock("set_px", f"{RECIPES}.SetExpireBackend")
         return crash_and_wait(testbed, "set_px", ttl=TTL)
@@ -32,34 +43,8 @@ def _crash(recipe: Recipe, alias: str, at: str, testbed: Testbed, is_repaired: b
     return facts
 
 
-scenario(
-    name="setnx-without-expiry",
-    fault="killed",
-    row="L5",
-    broken="SETNX, DEL",
-    repaired="SET NX PX",
-    requires_overlap=False,
-)(partial(_crash, SetnxBackend, "setnx", ""))
-
-
-scenario(
-    name="crash-between-setnx-and-expire",
-    fault="killed",
-    row="L6",
-    broken="SETNX, EXPIRE, DEL",
-    repaired="SET NX PX",
-    requires_overlap=False,
-)(partial(_crash, SetnxExpireBackend, "setnx_expire", "redis_setnx_expire.between"))
-
-
-@scenario(
-    name="delete-successors-lock",
-    fault="late",
-    row="L7",
-    broken="SET NX PX, DEL",
-    repaired="redis",
-)
-def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
+@scenario(fault="late", row="L7", broken="SET NX PX, DEL", repaired="redis")
+def delete_successors_lock(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let A exceed its lease, B get the lock, A release it, and C ask for it."""
     alias = "redis" if is_repaired else "set_px"
     testbed.add_lock(alias, REDIS if is_repaired else f"{RECIPES}.SetExpireBackend")
@@ -86,15 +71,13 @@ def _delete_successor(testbed: Testbed, is_repaired: bool) -> Facts:
 
 
 @scenario(
-    name="mysql-row-left-by-crash",
     fault="killed",
     row="L3",
     broken=gettext_noop("INSERT, DELETE in MySQL"),
     repaired="mysql_session",
     needs="MariaDB",
-    requires_overlap=False,
 )
-def _row_left(testbed: Testbed, is_repaired: bool) -> Facts:
+def mysql_row_left_by_crash(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill the owner of a row that never expires; then of a lock that ends with its connection."""
     alias = testbed.add_database()
     if is_repaired:

@@ -22,13 +22,12 @@ JUMP_SECONDS = 31.0
 
 
 @scenario(
-    name="failover-before-replication",
     fault="failover",
     row="F3",
     broken=gettext_noop("redis + naive, one replica"),
     repaired=gettext_noop("redlock + naive, five masters"),
 )
-def _failover(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def failover_before_replication(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Kill the master of a held lock: the only one, whose replica takes over; then one of five."""
     return _one_of_five(testbed) if is_repaired else _only_master(testbed)
 
@@ -60,13 +59,12 @@ def _one_of_five(testbed: Testbed) -> dict[str, Any]:
 
 
 @scenario(
-    name="redlock-amnesia",
     fault="failover",
     row="F4",
     broken="redlock + naive",
     repaired=gettext_noop("redlock + naive, delayed restart"),
 )
-def _amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+def redlock_amnesia(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Let three of five masters grant, restart one of them empty, and start the other two."""
     masters = testbed.masters()
     ttl, options = (RESTART_TTL, {"RESTART_DELAY": RESTART_TTL}) if is_repaired else (20.0, {})
@@ -96,14 +94,8 @@ def _has_majority() -> bool:
     return True
 
 
-@scenario(
-    name="redlock-clock-jump",
-    fault="clock",
-    row="F5",
-    broken="redlock + naive",
-    repaired="redlock + fenced",
-)
-def _clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
+@scenario(fault="clock", row="F5", broken="redlock + naive", repaired="redlock + fenced")
+def redlock_clock_jump(testbed: Testbed, is_repaired: bool) -> dict[str, Any]:
     """Shift three of five clocks with a preloaded library; the machine's clock stays as it is."""
     clock = Clock(testbed.folder)
     masters = testbed.masters()

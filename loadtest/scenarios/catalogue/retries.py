@@ -8,14 +8,12 @@ from loadtest.scenarios.testbed import Testbed
 
 
 @scenario(
-    name="retry-after-lost-reply",
     fault="reply",
     row="F10",
     broken=gettext_noop("redis + conditional, a new key"),
     repaired=gettext_noop("redis + conditional, the same key"),
-    requires_overlap=False,
 )
-def _reply_lost(testbed: Testbed, is_repaired: bool) -> Facts:
+def retry_after_lost_reply(testbed: Testbed, is_repaired: bool) -> Facts:
     """Kill a buyer between its COMMIT and its reply, and send the form again."""
     testbed.use("conditional")
     sale, user = testbed.open_sale(2, limit_per_customer=2), testbed.create_customer()

@@ -98,15 +98,13 @@ def _serve_all(
 
 
 @scenario(
-    name="herd-against-queue",
     fault="waiters",
     row="L11",
     broken=gettext_noop("ZooKeeper, all watch the holder"),
     repaired="zookeeper",
     needs="ZooKeeper",
-    requires_overlap=False,
 )
-def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
+def herd_against_queue(testbed: Testbed, is_repaired: bool) -> Facts:
     """Let one process hold and six wait, each in its own session."""
     hosts = testbed.stores.zookeeper.hosts
 
@@ -125,15 +123,8 @@ def _herd(testbed: Testbed, is_repaired: bool) -> Facts:
     return facts | {"each": round(each, 1), "broke": each > 2}
 
 
-@scenario(
-    name="polling-against-push",
-    fault="waiters",
-    row="F7",
-    broken=gettext_noop("SET NX PX, polled"),
-    repaired="redis",
-    requires_overlap=False,
-)
-def _polling(testbed: Testbed, is_repaired: bool) -> Facts:
+@scenario(fault="waiters", row="F7", broken=gettext_noop("SET NX PX, polled"), repaired="redis")
+def polling_against_push(testbed: Testbed, is_repaired: bool) -> Facts:
     """Hold the lock for a while with six waiters, then let each waiter take it once."""
     url = testbed.stores.redis.url
     conf = {"BACKEND": REDIS if is_repaired else POLLING_RECIPE, "LOCATION": url}

@@ -64,22 +64,19 @@ def contradicts_itself(bed: testbed.Testbed, is_repaired: bool) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("run", "requires_overlap", "verdict", "why"),
+    ("run", "verdict", "why"),
     [
-        (broke(True, False), False, "ok", ""),
-        (broke(True, True), False, "failed", "the repaired variant broke"),
-        (broke(False, False), False, "not-run", "the control did not break"),
-        (broke(True, False), True, "not-run", "no two holders were seen"),
-        (missing, False, "not-run", "java is not installed"),
-        (did_not_fire, False, "not-run", "the fault did not come true"),
-        (misses_its_fail_point, False, "not-run", "the fault 'stop' was not injected"),
-        (contradicts_itself, False, "not-run", "the recording contradicts itself: redis: "),
+        (broke(True, False), "ok", ""),
+        (broke(True, True), "failed", "the repaired variant broke"),
+        (broke(False, False), "not-run", "the control did not break"),
+        (missing, "not-run", "java is not installed"),
+        (did_not_fire, "not-run", "the fault did not come true"),
+        (misses_its_fail_point, "not-run", "the fault 'stop' was not injected"),
+        (contradicts_itself, "not-run", "the recording contradicts itself: redis: "),
     ],
 )
-def test_verdict(
-    run: Variant, requires_overlap: bool, verdict: str, why: str, stores: Stores
-) -> None:
-    result = perform(replace(SOME, run=run, requires_overlap=requires_overlap), stores)
+def test_verdict(run: Variant, verdict: str, why: str, stores: Stores) -> None:
+    result = perform(replace(SOME, run=run), stores)
     assert result["verdict"] == verdict
     assert why in result["why"]
     assert bool(why) is bool(result["why"])
