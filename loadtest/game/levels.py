@@ -1,6 +1,6 @@
 """The levels: their locks, the lines at which buyers stop, and the recording of their moves.
 
-Templates have the texts. Every move from every state was played on real servers. Two orders of
+loadtest/texts has the texts. Every move from every state was played on real servers. Two orders of
 moves that lead to the same state, as far as the page shows it and the buyers know it, are one state
 from there on. So a recording is a graph: the states, and the outcome of each move.
 """
@@ -19,7 +19,8 @@ from loadtest.scenarios.course import COURSE
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
 RESULTS = Path(__file__).with_name("results.json")
-"""What `manage.py verify interleavings --keep` found last, by program."""
+"""By level, how many orderings `verify interleavings --keep` tried under its guard: all that there
+are, and none reached the goal."""
 RECORDED = Path(__file__).with_name("recorded.json")
 """Sentences in all languages and buyers, to which the rest refers by number, and for each level
 without and with its guard: whether all moves are recorded, its states, and by state the outcome of
@@ -102,13 +103,8 @@ LEVELS = {
 
 
 def orders_tried(level: str) -> int:
-    """Return how many orderings the guarded level has, if all ran and none reached the goal.
-
-    0 if that is not known.
-    """
-    found = json.loads(RESULTS.read_text()).get(f"game/{level}", {})
-    is_proved = found.get("is_complete") and not found["violations"]
-    return int(found["runs"]) if is_proved else 0
+    """Return how many orderings the guarded level has, 0 if that is not known."""
+    return int(json.loads(RESULTS.read_text()).get(level, 0))
 
 
 @cache

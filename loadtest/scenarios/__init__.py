@@ -29,9 +29,8 @@ def run(
     names: Iterable[str], progress: Callable[[dict[str, Any]], object] = lambda event: None
 ) -> dict[str, Any]:
     """Run the named scenarios and return their report; `progress` receives every event."""
-    report: dict[str, Any] = {"versions": {}, "scenarios": []}
+    report: dict[str, Any] = {}
     asked = {"names": list(names)}
-    for event in events("loadtest.scenarios.runner", asked, TOPOLOGY, report, progress):
-        if event["event"] == "scenario":
-            report["scenarios"].append(event["scenario"])
-    return report
+    told = events("loadtest.scenarios.runner", asked, TOPOLOGY, report, progress)
+    found = [event["scenario"] for event in told if event["event"] == "scenario"]
+    return {"versions": {}, **report, "scenarios": found}

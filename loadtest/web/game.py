@@ -15,6 +15,7 @@ from loadtest.game.levels import (
     recorded,
     sentences,
 )
+from loadtest.texts import texts
 from shop.errors import BadInput
 from shop.web.decorators import live_page
 
@@ -28,12 +29,12 @@ def play(request: HttpRequest, name: str) -> HttpResponse:
     done = [*form.get("done", "").split(), *form.getlist("action")]
     done = done[:-1] if "undo" in form else done
     half = halves[form.get("guarded") == "1"]
-    here, told, latest, texts = 0, list[str](), list[str](), sentences()
+    here, told, latest, words = 0, list[str](), list[str](), sentences()
     for move in done:
         if move not in half["moves"][here]:
             raise BadInput
         here, *more = half["moves"][here][move]
-        told += (latest := [texts[one] for one in more])
+        told += (latest := [words[one] for one in more])
     is_part = request.headers.get("HX-Request")
     context = {
         **page_context({**half["states"][here], "story": told, "can_undo": bool(done)}),
@@ -50,10 +51,13 @@ def play(request: HttpRequest, name: str) -> HttpResponse:
 def page_context(view: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows of a state."""
     level = view["level"]
+    told = texts()["game"][level]
     following = [*LEVELS, None][list(LEVELS).index(level) + 1]
     return {
         "state": view,
         "step": STEPS[level],
+        "texts": told,
+        "guard": told["guarded" if view["guarded"] else "unguarded"],
         "levels": [STEPS[name] for name in LEVELS],
         "next": STEPS[following] if following else None,
         "variant": LEVELS[level].variant(view["guarded"]),

@@ -4,14 +4,13 @@ Example: manage.py verify interleavings --backend redis
 """
 
 import json
-from argparse import ArgumentParser
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.game.levels import RESULTS
+from loadtest.game.levels import LEVELS, RESULTS
 from loadtest.kernel.params import Params, PlanError, param
-from loadtest.kernel.session import Row, events
-from loadtest.kernel.terminal import Terminal
+from loadtest.kernel.session import Command, Row, events
+from loadtest.kernel.terminal import Bar, Terminal
 from loadtest.kernel.topology import Topology
 from verification.interleavings.programs import PARTS, PROGRAMS
 
@@ -36,33 +35,44 @@ class Search(Params):
             raise PlanError(f"--keep needs all programs, and a limit of at least {LIMIT:,}.")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the choice of programs, the limit, and whether to keep the counts."""
-    Search.add_options(parser)
+class Interleavings(Command):
+    """`verify interleavings`."""
+
+    params = Search
+
+    def run(self, asked: Search, bar: Bar) -> Row:
+        """Search the programs, and keep the counts if that is asked for."""
+        names = [name for name in PROGRAMS if name.partition("/")[0] in asked.parts]
+        wanted = {"names": names, "limit": asked.limit}
+        topology = Topology(servers=["redis", *(["redlock"] if "redlock" in asked.parts else [])])
+        told = events("verification.interleavings.runner", wanted, topology, {}, bar.show)
+        found = [event["program"] for event in told if event["event"] == "program"]
+        if asked.keep:
+            keep(found)
+        return {"programs": found}
+
+    def is_ok(self, report: Row) -> bool:
+        """Return True if each program violates what it should."""
+        return all(row["is_expected"] for row in report["programs"])
+
+    def describe(self, terminal: Terminal, report: Row) -> None:
+        """Print each program, its verdict and the shortest violating run."""
+        for row in report["programs"]:
+            count = f"{'' if row['is_complete'] else 'first '}{row['runs']:,} interleavings"
+            verdict = terminal.verdict(_verdict(row), is_expected=row["is_expected"])
+            terminal.print(f"{row['name']}: {count}, {verdict}. {row['seconds']} s")
+            terminal.print(f"  {' | '.join([_clients(row), *row['faults']])}")
+            for place, step in enumerate(row["trace"], 1):
+                terminal.print(f"  {place}. {step}")
 
 
-def handle(terminal: Terminal, **options: Any) -> int:
-    """Print what was found; return 1 unless each program violates what it should."""
-    asked = Search.of(options)
-    names = [name for name in PROGRAMS if name.partition("/")[0] in asked.parts]
-    found: list[Row] = []
-    servers = ["redis", *(["redlock"] if "redlock" in asked.parts else [])]
-    wanted = {"names": names, "limit": asked.limit}
-    runner, topology = "verification.interleavings.runner", Topology(servers=servers)
-    with terminal.bar() as bar:
-        for event in events(runner, wanted, topology, {}, bar.show):
-            if event["event"] == "program":
-                found.append(event["program"])
-    if asked.keep:
-        keep(found)
-    terminal.show({"programs": found}, describe)
-    return 0 if all(row["is_expected"] for row in found) else 1
+COMMAND = Interleavings()
 
 
-def keep(found: list[dict[str, Any]]) -> None:
-    """Write the counts that the game shows."""
-    kept = ("runs", "is_complete", "violations")
-    counts = {row["name"]: {name: row[name] for name in kept} for row in found}
+def keep(found: list[Row]) -> None:
+    """Write the counts that the game shows: of levels in which every order kept the promise."""
+    proved = {row["name"]: row["runs"] for row in found if row["is_complete"] and not row["first"]}
+    counts = {name: proved[f"game/{name}"] for name in LEVELS if f"game/{name}" in proved}
     RESULTS.write_text(json.dumps(counts, indent=1) + "\n")
 
 
@@ -77,14 +87,3 @@ def _verdict(row: dict[str, Any]) -> str:
     if row["violation"]:
         return f"{row['violation']} in {row['violations']:,}, first in run {row['first']:,}"
     return "no violation" if row["is_complete"] else "none found"
-
-
-def describe(terminal: Terminal, found: dict[str, Any]) -> None:
-    """Print each program, its verdict and the shortest violating run."""
-    for row in found["programs"]:
-        count = f"{'' if row['is_complete'] else 'first '}{row['runs']:,} interleavings"
-        verdict = terminal.verdict(_verdict(row), is_expected=row["is_expected"])
-        terminal.print(f"{row['name']}: {count}, {verdict}. {row['seconds']} s")
-        terminal.print(f"  {' | '.join([_clients(row), *row['faults']])}")
-        for place, step in enumerate(row["trace"], 1):
-            terminal.print(f"  {place}. {step}")

@@ -1,6 +1,7 @@
 """`manage.py verify interleavings`: a sample on real servers, and what it reports."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from loadtest.game.levels import LEVELS
 from loadtest.kernel.terminal import Terminal
 from loadtest.management.commands.lab import Command
 from tests.loadtest.lab import verify
-from verification.cli.interleavings import describe, keep
+from verification.cli.interleavings import COMMAND, keep
 from verification.interleavings.programs import PROGRAMS
 
 SAMPLE = 30
@@ -46,7 +47,7 @@ def test_each_level_of_the_game_has_its_programs() -> None:
 
 def test_text_has_counts_and_the_shortest_trace(found: dict[str, Any]) -> None:
     out = io.StringIO()
-    describe(Terminal(Command(stdout=out)), {"programs": [*found.values()]})
+    COMMAND.describe(Terminal(Command(stdout=out)), {"programs": [*found.values()]})
     printed = out.getvalue()
     assert "recipes/setnx: 13 interleavings, deadlock in 4, first in run 2." in printed
     assert "\n  1. A: SETNX\n  2. A crashes\n  3. B: SETNX\n" in printed
@@ -58,8 +59,10 @@ def test_counts_are_kept_for_the_game(
 ) -> None:
     results = tmp_path / "results.json"
     monkeypatch.setattr("verification.cli.interleavings.RESULTS", results)
-    keep([found["game/race"], found["game/race-broken"]])
-    assert '"game/race": {\n  "runs": 8,' in results.read_text()
+    whole = found["game/race"]
+    part, flawed = found["game/owner"], whole | {"name": "game/commit", "first": 2}
+    keep([whole, part, flawed, found["game/race-broken"]])
+    assert json.loads(results.read_text()) == {"race": whole["runs"]}
     for options in ["--limit", "5"], ["--backend", "redis"]:
         with pytest.raises(CommandError, match="--keep needs all programs"):
             call_command("verify", "interleavings", *options, "--keep")
