@@ -1,68 +1,21 @@
 """Lines of the source that pages show, read from the files: excerpts, and the line of an event."""
 
 import inspect
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
 
 from loadtest.kernel.history import Event
 
-BACKENDS, RECIPES = "locking/backends", "loadtest/recipes"
-TEXTBOOK = f"{RECIPES}/redis_textbook.py"
-STOCK, LEASE = "inventory/stock.py", "locking/lease/lease.py"
-Place = tuple[str, ...]
-"""A file, a part of one of its lines, and a part of the last line if there are several."""
-ACQUIRE: dict[str, Place] = {
-    "none": (f"{BACKENDS}/none.py", "return Grant("),
-    "process": (f"{BACKENDS}/process.py", "owned = self._owned.get("),
-    "redis": (f"{BACKENDS}/lua/redis_take.lua", "redis.call('HMGET', lock, 'owner'"),
-    "redlock": (f"{BACKENDS}/redlock/backend.py", 'pack("SET", key'),
-    "zookeeper": (f"{BACKENDS}/zookeeper/backend.py", "request = Create2("),
-    "herd": (f"{RECIPES}/zookeeper_herd.py", "request = Create2("),
-    "database": (f"{BACKENDS}/database/sql.py", 'take = f"""UPDATE locking_lockrow'),
-    "mysql_session": (f"{BACKENDS}/mysql_session.py", "attempt = f"),
-    "mysql_row": (f"{RECIPES}/mysql_row.py", "insert = f"),
-    "setnx": (TEXTBOOK, "return bool(self._client.setnx("),
-    "setnx_expire": (TEXTBOOK, "if not self._client.setnx("),
-    "set_px": (TEXTBOOK, "self._client.set(key"),
-}
-"""By alias, the line that asks the store for the lock."""
-RELEASE: dict[str, Place] = {
-    "none": (f"{BACKENDS}/none.py", "def release"),
-    "process": (f"{BACKENDS}/process.py", "del self._owned[name]"),
-    "redis": (f"{BACKENDS}/lua/redis_release.lua", "if not grant_next(holder)", "'DEL', lock"),
-    "redlock": (f"{BACKENDS}/lua/redlock_keep.lua", "redis.call('GET'", "'PEXPIRE'"),
-    "database": (f"{BACKENDS}/database/sql.py", "SET owner = ''"),
-    "mysql_session": (f"{BACKENDS}/mysql_session.py", "free = "),
-    "set_px": (TEXTBOOK, "client.delete(self.prefix"),
-    **dict.fromkeys(
-        ("zookeeper", "herd"), (f"{BACKENDS}/zookeeper/backend.py", "delete_async(path)")
-    ),
-}
-"""By alias, the line that releases it; in the recordings, no other recipe's holder does."""
-REFUSED: Place = (f"{BACKENDS}/lua/redis_release.lua", "if holder and holder")
-"""The line of Redis that finds another owner's lock instead."""
-SALES, LAST = f"{RECIPES}/flash_sale.py", "shop, the message is deleted last"
-KILLED: dict[tuple[str, str], Place] = {
-    ("DECR, then RPUSH; LPOP", "buyer A"): (SALES, "reach(RESERVED)"),
-    ("DECR, then RPUSH; LPOP", "consumer"): (SALES, "reach(POPPED)"),
-    (LAST, "buyer A"): ("loadtest/load/own_sale.py", "reach(RESERVED)"),
-    (LAST, "consumer"): ("shop/reservations/order_writer.py", 'reach("queued.read")'),
-}
-"""By guard and actor, the fail point at which a process is killed."""
+LINES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("source.toml").read_text("utf-8"))
 RECIPE_OF = {"SET NX PX, polled": "set_px", "ZooKeeper, all watch the holder": "herd"}
 """The recipes that scenarios run under the alias of the backend that repairs them, by guard."""
-WRITES = {
-    "conditional": ("SET quantity = quantity + %s, fence_epoch", "AND (fence_epoch < %s"),
-    "fenced": ("SET quantity = %s, fence_epoch", "WHERE id = %s AND fence_epoch = %s"),
-    "naive": ("WRITE = ", ""),
-}
-"""By write strategy, the line that writes, and the one for which the row refuses a fence."""
 
 
 class Line(NamedTuple):
@@ -150,41 +103,38 @@ def line_of(
     `alias` is that of the lock; `guard` names the lock and the write strategy in words. `released`
     says that a release was "refused", or "early": its owner releases again later.
     """
-    store = RECIPE_OF.get(guard, alias)
+    store, other, place = RECIPE_OF.get(guard, alias), LINES["other"], None
+    strategy = next((name for name in LINES["write"] if name in guard), "naive")
     match event["do"], event.get("type"):
-        case "acquire", "invoke" if store in ACQUIRE:
-            return _line(*ACQUIRE[store])
+        case "acquire", "invoke":
+            place = LINES["acquire"].get(store)
         case "release", "invoke" if released == "early":
-            return _line("loadtest/load/shop_worker.py", "lease.backend.release(")
-        case "release", "invoke" if store in RELEASE:
-            is_refused = released == "refused" and store == "redis"
-            return _line(*(REFUSED if is_refused else RELEASE[store]))
+            place = other["early release"]
+        case "release", "invoke":
+            is_refused = released == "refused" and store in LINES["refused"]
+            place = LINES["refused" if is_refused else "release"].get(store)
         case "step", _any if event.get("code"):
-            return _line(*event["code"])
+            place = event["code"]
         case "step", _any if "lane" not in event:
             return ENDED
-        case "renew", _any:
-            return _line(LEASE, "= self.backend.extend(")
-        case "lost", _any:
-            return _line(LEASE, "            on_lost(self)")
+        case ("renew" | "lost") as do, _any:
+            place = other[do]
         case "read", _any:
             claims = "fenced" in guard and "redlock" not in guard  # whose tokens claim no row
-            part = "fenced_update((fence" if claims else "quantity, epoch, token = rows.get("
-            return _line(STOCK, part)
+            place = other["claim" if claims else "read"]
+        case "write", "fail" if event.get("error") == "OutOfStock":
+            place = other["sold out"]
         case "write", kind:
-            strategy = next((name for name in WRITES if name in guard), "naive")
-            part = WRITES[strategy][kind == "fail"]
-            is_over = event.get("error") == "OutOfStock"
-            return _line(STOCK, "WHERE id = %s AND quantity >= %s" if is_over else part)
+            place = LINES["refused" if kind == "fail" else "write"].get(strategy)
         case "buy", "ok" if event.get("replayed"):
-            return _line("shop/purchase/place_order.py", "Placed(order=order, replayed=True")
+            place = other["replayed"]
         case "fault", "start" if event["what"] in ("paused", "GIL held", "works"):
-            return _line(STOCK, 'reach("stock.read"')
-        case "fault", "start" if (guard, event["actor"]) in KILLED:
-            return _line(*KILLED[guard, event["actor"]])
+            place = other["stalled"]
+        case "fault", "start" if event["actor"] in LINES["killed"].get(guard, ()):
+            place = LINES["killed"][guard][event["actor"]]
         case ("fault", "start") | ("buy", ("ok" | "fail" | "unknown")):
             return ENDED if event.get("what", "killed") == "killed" else None
-    return None
+    return _line(*place) if place else None
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import translation
 
-from loadtest.charts.source import STOCK, TEXTBOOK, Excerpt
+from loadtest.charts.source import Excerpt
 from loadtest.scenarios.course import COURSE
 from loadtest.scenarios.testbed import BACKENDS, REDIS
 
@@ -25,6 +25,7 @@ RECORDED = Path(__file__).with_name("recorded.json")
 """Sentences in all languages and buyers, to which the rest refers by number, and for each level
 without and with its guard: whether all moves are recorded, its states, and by state the outcome of
 each move, which is the next state and the sentences that tell what happened."""
+STOCK, TEXTBOOK = "inventory/stock.py", "loadtest/recipes/redis_textbook.py"
 STEPS = {step.name: step for step in COURSE}
 LOCKED = Excerpt("shop/purchase/group_commit.py", "with lock as lease")
 WITHDRAW = Excerpt(STOCK, "reading = claim_stock(", "ids = commit(")
