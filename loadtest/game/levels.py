@@ -122,10 +122,7 @@ def recorded(level: str) -> list[dict[str, Any]]:
         states = []
         for number, state in enumerate(half["states"]):
             known = {"level": level, "guarded": bool(guarded), "can_undo": number > 0, "story": []}
-            buyers = [dict(_read()["buyers"][one]) for one in state["buyers"]]
-            for one in buyers:  # a move without a recording is not possible
-                names = {verb: f"{one['name']}-{verb}" for verb in one["verbs"]}
-                one["verbs"] = {verb: names[verb] in half["moves"][number] for verb in names}
+            buyers = [_read()["buyers"][one] for one in state["buyers"]]
             states.append({**state, **known, "buyers": buyers})
         halves.append({**half, "states": states})
     return halves

@@ -43,7 +43,6 @@ def play(request: HttpRequest, name: str) -> HttpResponse:
         "latest": " ".join(latest).replace("。 ", "。"),
         "moves": sum(len(moves) for half in halves for moves in half["moves"]),
         "states": sum(len(half["states"]) for half in halves),
-        "is_complete": all(half["is_complete"] for half in halves),
     }
     return render(request, "learn/_game.html" if is_part else "learn/game.html", context)
 

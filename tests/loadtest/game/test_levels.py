@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.game.levels import LEVELS, LOCKED, RECORDED, STOPS, WITHDRAW
+from loadtest.game.levels import LEVELS, LOCKED, RECORDED, STOPS, WITHDRAW, recorded
 from loadtest.game.record import play
 
 ORDERS: dict[str, str | None] = {
@@ -63,6 +63,13 @@ def test_recording_has_every_move_and_no_way_past_a_guard() -> None:
         broken, guarded = (any(state["won"] for state in half["states"]) for half in halves)
         assert (broken, guarded) == (True, False), level
         assert all(half["is_complete"] for half in halves), level
+    for variant in (half for level in LEVELS for half in recorded(level)):
+        for state, moves in zip(variant["states"], variant["moves"], strict=True):
+            buyers = {one["name"]: one["verbs"] for one in state["buyers"]}
+            possible = {
+                f"{who}-{verb}" for who in buyers for verb, can in buyers[who].items() if can
+            }
+            assert possible == moves.keys()
 
 
 @pytest.mark.parametrize("level", LEVELS)
