@@ -22,6 +22,7 @@ from devservers.faults.waiting import FaultFailed, until
 from devservers.faults.worker import emit
 from loadtest.bench.services import mntr
 from loadtest.kernel.topology import Stores
+from loadtest.load.http.buyers import get
 from loadtest.resilience.shop import (
     TIMEOUT,
     Report,
@@ -116,8 +117,8 @@ def _figures(shop: Shop, zookeeper: int) -> Figures:
         cursor.execute("SHOW STATUS LIKE 'Threads_connected'")
         seen["database: connections"] = int(cursor.fetchone()[1])
     for server in (shop.web, shop.worker, shop.consumer):
-        request = f"GET /metrics HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
-        seen[f"{server.name}: lines of /metrics"] = fetch(server.port, request)[1].count(b"\n")
+        lines = fetch(server.port, get("/metrics"))[1].count(b"\n")
+        seen[f"{server.name}: lines of /metrics"] = lines
         seen[f"{server.name}: files of metrics"] = len(os.listdir(server.folder / "metrics"))
     return seen
 

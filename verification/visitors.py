@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from devservers import HOST
-from loadtest.load.http.buyers import Buyer
+from loadtest.load.http.buyers import Buyer, get
 from loadtest.resilience.shop import Shop, fetch, in_threads
 from shop.models import Sale, User
 
@@ -92,10 +91,9 @@ class Visitors:
             self.unexpected.append(f"{step}: {status} {answer[-200:]!r}")
         raise Refused
 
-    def _get(self, step: str, path: str, cookies: str = "") -> bytes:
+    def _get(self, step: str, path: str, buyer: Buyer | None = None) -> bytes:
         accept = "application/json" if step == "reservation" else "text/html"
-        message = f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nAccept: {accept}\r\n"
-        return self._send(step, f"{message}Cookie: {cookies}\r\n\r\n".encode(), 200)
+        return self._send(step, get(path, buyer, accept=accept), 200)
 
     def _post(self, step: str, path: str, buyer: Buyer, **fields: str) -> bytes:
         return self._send(step, buyer.submit(path, **fields), 200, 201, 302, 303)
@@ -105,7 +103,7 @@ class Visitors:
         buyer, sale = rng.choice(self.shop.buyers), rng.choice(self.sales)
         page = sale.get_absolute_url()
         path = rng.choice(["/", "/products/", f"/products/{sale.slug}/", page, f"{page}stock/"])
-        self._get("look", path, rng.choice(["", buyer.cookies]))
+        self._get("look", path, rng.choice([None, buyer]))
 
     def order(self, rng: random.Random, sale: Sale) -> None:
         """Buy or reserve a unit; then pay, cancel or leave the order."""
@@ -116,11 +114,11 @@ class Visitors:
             order = _json(self._send("buy", form, 201))["url"]
         with self._guard:
             self.ordered[sale.pk] += 1
-        self._get("look", order, buyer.cookies)
+        self._get("look", order, buyer)
         step = rng.choice(["pay", "payment", "cancel", "leave"])
         if step == "payment":
             page = _json(self._post(step, f"{order}payment/", buyer))["url"]
-            self._get("look", page, buyer.cookies)
+            self._get("look", page, buyer)
             self._post("approve", f"{page}answer/", buyer, choice="approve")
         elif step != "leave":  # an order that is left expires
             self._post(step, f"{order}{step}/", buyer, idempotency_key=uuid4().hex)
@@ -128,7 +126,7 @@ class Visitors:
     def _won(self, page: str, buyer: Buyer) -> str:
         """Wait for the order of a reservation."""
         for _ in range(RESERVATION_POLLS):
-            found = _json(self._get("reservation", page, buyer.cookies))
+            found = _json(self._get("reservation", page, buyer))
             if found["status"] == "won":
                 return str(found["order"])
             if found["status"] != "waiting":

@@ -16,7 +16,7 @@ from django.db import connections
 
 from devservers import HOST, Server, start_all, stop_all
 from devservers.faults.waiting import until
-from loadtest.load.http.buyers import Buyer, sign_in
+from loadtest.load.http.buyers import Buyer, get, sign_in
 from loadtest.load.sale import open_sale
 from loadtest.resilience.processes import Celery, Consumer, Web
 from locking import locks, policy
@@ -64,8 +64,7 @@ class Shop:
 
     def browse(self) -> int:
         """Request the sale page without a session; return the status."""
-        message = f"GET {self.page} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
-        return fetch(self.web.port, message.encode())[0]
+        return fetch(self.web.port, get(self.page))[0]
 
     def buy(self) -> int:
         """Send the next form and return the status; forms without a response count too."""

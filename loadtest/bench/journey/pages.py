@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from html import unescape
 from itertools import count, cycle, repeat
 from statistics import mean
@@ -16,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from devservers import HOST
+from loadtest.load.http import buyers
 from loadtest.load.http.buyers import Buyer, sign_in, signed_in
 from loadtest.load.http.client import Connection
 from loadtest.load.sale import open_sale, remove_sale
@@ -34,15 +36,7 @@ JITTER = 0.9
 _FILE = re.compile(r'(?:src|href)="(/static/[^"]+)"')
 
 Requests = Iterable[bytes]
-
-
-def get(path: str, buyer: Buyer | None = None, *, encoding: str = "gzip") -> bytes:
-    """Return the HTTP request of a page or a poll."""
-    cookie = f"Cookie: {buyer.cookies}\r\n" if buyer else ""
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nAccept: text/html\r\n"
-        f"Accept-Encoding: {encoding}\r\n{cookie}\r\n"
-    ).encode()
+get = partial(buyers.get, encoding="gzip")
 
 
 def fetch(port: int, path: str, buyer: Buyer | None = None) -> str:

@@ -14,15 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
-from typing import Any
 
 from devservers import HOST
 from devservers.process import with_parent_death_signal
 from loadtest.bench.purchase.measure import Figures, breaches, figures, percentiles, run_load
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import redis_cpu_us
-from loadtest.load.http.buyers import Buyer, requests
+from loadtest.load.http.buyers import Buyer, get, requests
+from loadtest.load.http.client import Connection
 from shop.models import Order, Sale
 from shop.reservations import reconciliation
 from shop.web.reservations import FIRST_MS
@@ -71,25 +70,20 @@ class Pollers:
     def buy(self) -> None:
         """Send one form and wait for its order."""
         buyer = next(self.buyers)
-        headers = {"Cookie": buyer.cookies, "Accept": "application/json"}
-        form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
         sent = time.monotonic()
-        with closing(HTTPConnection(HOST, self.port, timeout=TIMEOUT)) as connection:
-            connection.request("POST", self.path, buyer.form(self.sale), form)
-            page = _json(connection)["url"]
-        with closing(HTTPConnection(HOST, self.polled.port, timeout=TIMEOUT)) as connection:
+        with closing(Connection((HOST, self.port), 0.0)) as connection:
+            connection.exchange(buyer.post(self.path, buyer.form(self.sale)))
+            page = json.loads(connection.body)["url"]
+        poll = get(page, buyer, accept="application/json")
+        with closing(Connection((HOST, self.polled.port), 0.0)) as connection:
             while time.monotonic() - sent < TIMEOUT:
-                connection.request("GET", page, headers=headers)
-                self.polls.append(_json(connection)["status"])
+                connection.exchange(poll)
+                self.polls.append(json.loads(connection.body)["status"])
                 if self.polls[-1] == "won":
                     self.waits.append(time.monotonic() - sent)
                     return
                 time.sleep(POLL_SECONDS)
         raise TimeoutError(f"no order for {page}")
-
-
-def _json(connection: HTTPConnection) -> dict[str, Any]:
-    return dict(json.loads(connection.getresponse().read()))
 
 
 def measure(

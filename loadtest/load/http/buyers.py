@@ -67,6 +67,17 @@ class Buyer:
         return self.post(path, urlencode({"csrfmiddlewaretoken": self.csrf, **fields}))
 
 
+def get(
+    path: str, buyer: Buyer | None = None, *, accept: str = "text/html", encoding: str = "identity"
+) -> bytes:
+    """Return the HTTP request of a page, with the cookies of a buyer who is signed in."""
+    cookie = f"Cookie: {buyer.cookies}\r\n" if buyer else ""
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nAccept: {accept}\r\n"
+        f"Accept-Encoding: {encoding}\r\n{cookie}\r\n"
+    ).encode()
+
+
 def sign_in(count: int, name: str = "buyer") -> list[Buyer]:
     """Return `count` signed-in customers, `name`-0 and so on; create those that do not exist."""
     return [buyer for batch in batches(count, name) for buyer in batch]
