@@ -1,18 +1,26 @@
 """A benchmark: parameters, rounds, columns and targets, which `lab bench` measures and shows."""
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar
 
 from loadtest.kernel import marked
 from loadtest.kernel.params import param
-from loadtest.kernel.report import Columns, Row
+from loadtest.kernel.report import Columns, Row, Target
 from loadtest.kernel.session import Command, Progress, events
 from loadtest.kernel.terminal import Terminal
 from loadtest.kernel.topology import Topology
 
 Lines = dict[str, Row]
 Cells = list[list[str]]
+
+
+def targets(subject: str) -> list[Target]:
+    """Return the targets of targets.toml for a subject."""
+    found = tomllib.loads(Path(__file__).with_name("targets.toml").read_text("utf-8"))
+    return [Target(text, *about) for text, about in found[subject].items()]
 
 
 def rounds_param(rounds: int) -> Any:

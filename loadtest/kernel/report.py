@@ -23,9 +23,9 @@ class Target(NamedTuple):
     text: str
     line: str
     figure: str
-    sign: str
+    sign: str = "="
     """">=", "<=" or "="."""
-    limit: float | None
+    limit: float | None = None
     """None: the figure is only shown."""
     other: str = ""
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param
-from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED
+from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param, targets
 from loadtest.kernel import marked
 from loadtest.kernel.params import Params, param
-from loadtest.kernel.report import Row, Target, met, summary
+from loadtest.kernel.report import Row, met, summary
 from loadtest.kernel.terminal import Bar
 from loadtest.kernel.topology import Topology
 
@@ -21,49 +20,6 @@ ENVIRON = {
     "BUY_LIMIT": "1000000/second",  # one address causes all requests
     "SIGN_IN_LIMIT": "1000000/second",
 }
-NOTHING = 0.05
-"""Multiple of /livez up to which a request behind nginx costs Python nothing."""
-PAGES = ("home", "sale", "sale before the opening")
-REQUESTS = [
-    target
-    for line, python, nginx in (
-        *((name, 1, NOTHING) for name in PAGES),
-        *((f"{name}, signed in", 6, None) for name in PAGES),
-        *((f"poll of {name.replace('sale', 'stock')}", 1, NOTHING) for name in PAGES),
-        ("/learn/", 2.5, NOTHING),
-        ("sign-in", 65, None),
-        (WITH, 130, None),
-        (WITHOUT, 60, None),
-    )
-    for target in (
-        Target(f"{line}: x /livez", line, "x", "<=", python),
-        Target(f"{line}: behind nginx, x /livez", line, "nginx_x", "<=", nginx),
-    )
-]
-"""Limits in Python and behind nginx, as multiples of /livez."""
-CROWDS = [
-    Target(f"{line}: {meaning}", line, figure, sign, limit)
-    for line, figure, meaning, sign, limit in (
-        (READERS, "per_second", "requests a second", ">=", 20_000),
-        (READERS, "cores", "cores of Python", "<=", 0.02),
-        (ZIPPED, "per_second", "requests a second", ">=", None),
-        (TABS, "offered", "polls a second", ">=", None),
-        (TABS, "per_second", "of these, served", ">=", None),
-        (TABS, "cores", "cores of Python that the polls need", "<=", 0.1),
-        (SIGN_INS, "refused", "refused, in the worst round", "<=", 0),
-        (SIGN_INS, "seconds", "seconds until all have a response", "<=", None),
-        (SIGN_INS, "alone_per_second", "purchases a second without them", ">=", None),
-        (SIGN_INS, "per_second", "purchases a second meanwhile", ">=", None),
-        (SIGN_INS, "alone_p99_ms", "p99 of purchases without them, ms", "<=", None),
-        (SIGN_INS, "p99_ms", "p99 of purchases meanwhile, ms", "<=", None),
-        (SIGN_INS, "p99_ratio", "ratio of the two", "<=", 1.5),
-    )
-]
-GROWTH = [
-    Target("grown shop: slowest page, ms", "growth", "page", "<=", 100),
-    Target("grown shop: audit of the sale of 100,000 orders, ms", "growth", "service", "<=", 250),
-    Target("grown shop: orders expired a second", "growth", "expired", ">=", 1000),
-]
 SHOWN = 8
 """Pages and jobs of the grown shop in the table, the slowest first; JSON has all."""
 
@@ -113,14 +69,14 @@ class Journey(Benchmark):
     def targets(self, report: Row) -> list[Row]:
         """Return the targets of the parts that are asked for."""
         parts, lines = report["settings"]["parts"], {row["line"]: row for row in report["lines"]}
-        targets = (REQUESTS if "requests" in parts else []) + (CROWDS if "crowds" in parts else [])
+        wanted = [one for part in ("requests", "crowds") if part in parts for one in targets(part)]
         if rows := report["growth"]["rows"]:
             slowest = {row["what"]: row["ms"] for row in reversed(rows)}
             expiry = next(row["ms"] for row in rows if row["name"].endswith("expire_unpaid_orders"))
             expired = 1000 * report["growth"]["expiring"] / expiry
             lines["growth"] = {**slowest, "expired": expired}
-            targets += GROWTH
-        return met(targets, lines)
+            wanted += targets("growth")
+        return met(wanted, lines)
 
     def wrong(self, report: Row) -> Iterator[str]:
         """Yield the requests that were not answered as they should be."""
@@ -145,7 +101,7 @@ def _tables(report: Row) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
     lines = {row["line"]: row for row in report["lines"]}
     crowds = [
         [one.line, one.text.removeprefix(f"{one.line}: "), _shown(lines[one.line][one.figure])]
-        for one in CROWDS
+        for one in targets("crowds")
         if one.line in lines
     ]
     yield ("crowd", "figure", "measured"), crowds

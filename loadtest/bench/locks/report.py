@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 
-from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param
+from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param, targets
 from loadtest.bench.locks.systems import OURS
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
@@ -19,39 +19,6 @@ FLOOR = {
     "postgresql_session": "raw pg_advisory_lock",
 }
 """The floors of a family that has two."""
-TARGETS = [
-    Target(f"{line}: {text}", line, figure, sign, limit)
-    for line, text, figure, sign, limit in (
-        ("redis", "x floor, uncontended", "to_floor", ">=", 1.5),
-        ("redis", "wave ms", "wave_ms", "<=", 22),
-        ("redis", "hand-off p50 ms", "hand_off_ms_p50", "<=", 0.5),
-        ("redis", "hand-off p99 ms", "hand_off_ms_p99", "<=", 1.5),
-        ("redis", "round trips of an acquisition", "round_trips", "<=", 3),
-        ("redis", "requests in a 5 s wait", "waiter_requests", "<=", 3),
-        ("redis", "commands, 64 to 8 waiters", "commands_64_to_8", "<=", 1.3),
-        ("redis", "s after a killed holder's lease", "after_killed_s", "<=", 0.05),
-        ("redis", "worst wait, x the best peer's", "worst_wait_to_peers", "<=", 1),
-        ("redlock", "x floor, uncontended", "to_floor", ">=", 0.95),
-        ("redlock", "wave ms", "wave_ms", "<=", 60),
-        ("zookeeper", "s after the session", "after_killed_s", "<=", 1),
-        ("database", "x INSERT + DELETE", "to_floor", ">=", 0.8),
-        ("mysql_session", "x raw GET_LOCK", "to_floor", ">=", 0.8),
-        ("mysql_session", "s after a kill", "after_killed_s", "<=", 0.05),
-        ("postgresql", "x INSERT + DELETE", "to_floor", ">=", 0.7),
-        ("postgresql", "requests in a 5 s wait", "waiter_requests", "<=", 3),
-        ("postgresql", "s after a killed holder's lease", "after_killed_s", "<=", 0.05),
-        ("postgresql_session", "x raw pg_advisory_lock", "to_floor", ">=", 0.8),
-        ("postgresql_session", "requests in a 5 s wait", "waiter_requests", "<=", 3),
-        ("postgresql_session", "s after a kill", "after_killed_s", "<=", 0.05),
-    )
-]
-PAIRS, KAZOO = "pairs_per_second", "kazoo Lock"
-RATIOS = [
-    Target("redis: x redis-py Lock", "redis", PAIRS, ">=", 2, "redis-py Lock"),
-    Target("zookeeper: x kazoo Lock, uncontended", "zookeeper", PAIRS, ">=", 1.2, KAZOO),
-    Target("zookeeper: wave, x kazoo", "zookeeper", "wave_ms", "<=", 1, KAZOO),
-    Target("zookeeper: hand-off p50, x kazoo", "zookeeper", "hand_off_ms_p50", "<=", 1, KAZOO),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +79,8 @@ class Locks(Benchmark):
         for row in lines.values():
             row |= {"system": row["line"], **summary(row["rounds"], {"worst_wait_ms"})}
         _compare(lines)
-        targets = [one for one in (*TARGETS, *RATIOS) if one.line in lines]
-        return report | {"systems": [*lines.values()], "targets": met(targets, lines)}
+        reached = [one for one in targets("locks") if one.line in lines]
+        return report | {"systems": [*lines.values()], "targets": met(reached, lines)}
 
     def rows(self, report: Row) -> list[Row]:
         """Return the systems by family."""
@@ -140,7 +107,7 @@ def _compare(lines: Lines) -> None:
         family = [one for one in lines.values() if one["family"] == row["family"]]
         floors = [FLOOR.get(name), *(one["line"] for one in family if one["role"] == "floor")]
         floor = next(one for one in floors if one in lines)
-        ratio = Target("", name, "pairs_per_second", "=", None, floor).value(lines)
+        ratio = Target("", name, "pairs_per_second", other=floor).value(lines)
         if ratio is not None:
             row["to_floor"] = round(ratio, 3)
         peers = [one for one in family if one["role"] == "peer"]

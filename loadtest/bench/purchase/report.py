@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param
+from loadtest.bench.benchmark import Benchmark, Lines, measure, rounds_param, targets
 from loadtest.kernel.params import Params, param
 from loadtest.kernel.report import Row, Target, met, summary
 from loadtest.kernel.terminal import Bar
@@ -13,31 +13,7 @@ ENVIRON = {
     "DJANGO_SETTINGS_MODULE": "loadtest.bench.purchase.reference_settings",
     "BUY_LIMIT": "1000000/second",  # a few buyers cause all the refusals
 }
-SEEN, NO_LOCK = "queued, orders written and seen", "conditional, no lock"
-TARGETS = [
-    Target("direct: x reference", "direct", "per_second", ">=", 4.5, "reference"),
-    Target("direct: p99, x reference's", "direct", "p99_ms", "<=", 0.1, "reference"),
-    Target("direct: x conditional without a lock", "direct", "per_second", ">=", 0.65, NO_LOCK),
-    Target(
-        "direct: 1,000 buyers, x 50", "direct, 1,000 buyers", "per_second", ">=", 0.95, "direct"
-    ),
-    Target(
-        "direct: PostgreSQL, x MariaDB", "direct, PostgreSQL", "per_second", ">=", 0.8, "direct"
-    ),
-    Target("sold out: x empty view", "sold out", "per_second", ">=", 0.9, "empty view"),
-    Target("queued: accepted, x reference", "queued", "per_second", ">=", 9, "reference"),
-    Target("queued: durable, x reference", SEEN, "per_second", ">=", 8, "reference"),
-    Target("direct: worker CPU, x empty view", "direct", "worker_cpu_ms", "<=", 2.3, "empty view"),
-    Target("queued: worker CPU, x empty view", "queued", "worker_cpu_ms", "<=", 1.3, "empty view"),
-    # A worker reads the row ten times a second, however many requests there are.
-    Target("sold out: queries", "sold out", "queries", "<=", 0.05),
-    Target("sold out: Redis trips", "sold out", "redis_trips", "<=", 1.05),
-    Target("queued: until the order is seen, p50 ms", SEEN, "p50_ms", "<=", 1000),
-    Target("queued: until the order is seen, p99 ms", SEEN, "p99_ms", "<=", 3000),
-    Target("SQLite: buys a second", "SQLite", "per_second", ">=", 600),
-    Target("SQLite: p99 ms", "SQLite", "p99_ms", "<=", 250),
-    Target("SQLite: answered by a locked database", "SQLite", "locked", "<=", 0),
-]
+SEEN = "queued, orders written and seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +66,15 @@ class Purchase(Benchmark):
             for name, row in found.items():
                 lines[name] = {"store": store, **row, **summary(row["rounds"])}
             report["missing"], report["versions"][store] = one["missing"], one["versions"]
-        targets = list(TARGETS)
+        wanted = targets("purchase")
         for name, row in lines.items():
             row["locked"] = sum(row["answers"].get(kind, 0) for kind in ("store_down", "500"))
-            ratio = Target("", name, "per_second", "=", None, "reference").value(lines)
+            ratio = Target("", name, "per_second", other="reference").value(lines)
             if ratio and row["store"] == "mariadb":
                 row["to_reference"] = round(ratio, 3)
             if "pieces" in row:
-                targets.append(Target(f"{name}: orders", name, "orders", "=", row["pieces"]))
-        return report | {"lines": [*lines.values()], "targets": met(targets, lines)}
+                wanted.append(Target(f"{name}: orders", name, "orders", "=", row["pieces"]))
+        return report | {"lines": [*lines.values()], "targets": met(wanted, lines)}
 
     def wrong(self, report: Row) -> Iterator[str]:
         """Yield the breaches of all ledgers, and the lines of which no answer counts."""

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadtest.bench import journey
+from loadtest.bench.benchmark import targets
 from loadtest.bench.journey import crowds, pages, report, runner
 from loadtest.load.http.client import Replies, Reply
 from tests.loadtest.lab import lab
@@ -33,7 +34,7 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
     assert lines[journey.TABS]["offered"] >= journey.OPEN_TABS / 60
     assert 0 <= lines[journey.SIGN_INS]["refused"] <= journey.CUSTOMERS
     written = JOURNEY.markdown(found)
-    assert written.count("|\n") == len(lines) - 4 + len(report.CROWDS) + 4
+    assert written.count("|\n") == len(lines) - 4 + len(targets("crowds")) + 4
 
 
 def test_refused_request_and_slow_pages_of_the_grown_shop_are_reported() -> None:
