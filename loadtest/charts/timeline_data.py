@@ -207,7 +207,7 @@ class TimelineData:
 
     def contradictions(self) -> list[str]:
         """Return what no store can have done, in sentences; see `judges.contradictions`."""
-        return [str(one) for one in judges.contradictions(self.leases)]
+        return list(judges.contradictions(self.leases))
 
     def _mark(self, lane: str, at: int, sign: str, label: str = "", value: object = None) -> None:
         label = label if value is None else f"{label}|{value}"

@@ -1,15 +1,16 @@
 """Judges of a recorded run: each returns what is broken, and none has a side effect.
 
-    run = Run(history(folder), dump(sale), Promise.of(locks["redis"].capabilities))
+    run = Run(history(folder), dump(sale), exclusive=True, fencing=False)
     judge(run)              # the findings of all judges; none: the run is ok
     facts(run)              # numbers, counted even where the guard promises nothing
 
 After a fault that leads to two holders, `facts(run)["overlaps"]` proves it.
 
-A new judge is a generator of findings. In `promised`, it judges every load test whose lock makes
-the promise; a scenario calls it with `Run(history(testbed.folder))`. Handwritten histories in
-`tests/loadtest/kernel/test_judges.py` show what it rejects. They have no `id`: pair an acquire with
-its end by actor and owner, as `holds` does, and expect either without the other.
+A new judge is a generator of sentences that start with its name. In `promised`, it judges every
+load test whose lock makes the promise; a scenario calls it with `Run(history(testbed.folder))`.
+Handwritten histories in `tests/loadtest/kernel/test_judges.py` show what it rejects. They have no
+`id`: pair an acquire with its end by actor and owner, as `holds` does, and expect either without
+the other.
 """
 
 import math
@@ -20,11 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from loadtest.kernel.history import SECOND, Dump, Event
 from loadtest.kernel.holds import Hold, Lease, holds, overlaps
-from locking.claims import Capabilities
 from shop.models import Order, digest
 
 INVERSION = SECOND // 4
@@ -33,38 +33,16 @@ MOST = 5
 """Findings of one judge; a run that breaks a promise often breaks it everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The rules that a run must not break."""
+@dataclass(frozen=True)
+class Run:
+    """A history in order of time, the rows of its sale if there is one, and the lock's promises."""
 
+    events: Sequence[Event]
+    dump: Dump | None = None
     exclusive: bool = True
     """No two leases of a name overlap, by their holders' own deadlines."""
     fencing: bool = True
     """Tokens are unique and grow with the grants, and those in the ledger never fall."""
-
-    @classmethod
-    def of(cls, declared: Capabilities) -> Self:
-        """Return the promises of a backend."""
-        return cls(exclusive=declared.exclusion == "machines", fencing=declared.fencing)
-
-
-class Finding(NamedTuple):
-    """A promise that a run broke."""
-
-    judge: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.judge}: {self.why}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A history in order of time, and the rows of its sale if there is one."""
-
-    events: Sequence[Event]
-    dump: Dump | None = None
-    promise: Promise = Promise()
 
     @cached_property
     def holds(self) -> list[Hold]:
@@ -72,17 +50,17 @@ class Run:
         return holds(self.events)
 
 
-Judge = Callable[[Run], Iterable[Finding]]
+Judge = Callable[[Run], Iterable[str]]
 
 
-def judge(run: Run) -> list[Finding]:
-    """Return the findings of all judges that concern the promise of the run."""
+def judge(run: Run) -> list[str]:
+    """Return the findings of all judges that concern a promise of the run."""
     promised: dict[Judge, object] = {
-        exclusion: run.promise.exclusive,
-        tokens: run.promise.fencing,
+        exclusion: run.exclusive,
+        tokens: run.fencing,
         audit: run.dump,
         answers: run.dump,
-        fences: run.dump and run.promise.fencing,
+        fences: run.dump and run.fencing,
     }
     chosen = [one for one, applies in promised.items() if applies]
     return [finding for one in chosen for finding in islice(one(run), MOST)]
@@ -116,14 +94,13 @@ def inversions(grants: Iterable[Hold]) -> int:
 # --- locks -----------------------------------------------------------------------------------
 
 
-def exclusion(run: Run) -> Iterator[Finding]:
+def exclusion(run: Run) -> Iterator[str]:
     """Find two leases of a name at a time."""
     for a, b, ns in overlaps(run.holds):
-        why = f"{a.actor} and {b.actor} both held {a.name} for {ns / SECOND:.3f} s"
-        yield Finding("exclusion", why)
+        yield f"exclusion: {a.actor} and {b.actor} both held {a.name} for {ns / SECOND:.3f} s"
 
 
-def tokens(run: Run) -> Iterator[Finding]:
+def tokens(run: Run) -> Iterator[str]:
     """Find tokens that were given twice, or that are not above those of earlier grants.
 
     Earlier means: received before this one was requested, or over before this one began. A grant
@@ -135,7 +112,7 @@ def tokens(run: Run) -> Iterator[Finding]:
     for line in lines.values():
         for token, times in Counter(hold.token for hold in line).items():
             if times > 1:
-                yield Finding("tokens", f"{token} of {line[0].name} was given {times} times")
+                yield f"tokens: {token} of {line[0].name} was given {times} times"
         earlier = []
         for done in ("begin", "end"):
             marks = sorted((getattr(hold, done), hold.token) for hold in line)
@@ -146,10 +123,10 @@ def tokens(run: Run) -> Iterator[Finding]:
                 top[bisect_left(marks, at)] for (marks, top), at in zip(earlier, since, strict=True)
             ]
             if max(tops) > hold.token:
-                yield Finding("tokens", f"{hold.token} of {hold.name} after {max(tops)}")
+                yield f"tokens: {hold.token} of {hold.name} after {max(tops)}"
 
 
-def contradictions(leases: Iterable[Lease]) -> Iterator[Finding]:
+def contradictions(leases: Iterable[Lease]) -> Iterator[str]:
     """Find what no store grants: a lease before an earlier one has ended, or with a lower fence."""
     longest: dict[str, Lease] = {}
     newest: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -158,9 +135,9 @@ def contradictions(leases: Iterable[Lease]) -> Iterator[Finding]:
         if before and before.end > lease.begin:
             holders = f"{before.holder} and {lease.holder}"
             seconds = (before.end - lease.begin) / SECOND
-            yield Finding(lease.store, f"{holders} have leases for {seconds:.3f} s")
+            yield f"{lease.store}: {holders} have leases for {seconds:.3f} s"
         if lease.fence[1] and lease.fence <= newest[lease.store]:
-            yield Finding(lease.store, f"{lease.holder} has no higher fence than the one before")
+            yield f"{lease.store}: {lease.holder} has no higher fence than the one before"
         newest[lease.store] = max(newest[lease.store], lease.fence)
         longest[lease.store] = max(before or lease, lease, key=attrgetter("end"))
 
@@ -168,21 +145,21 @@ def contradictions(leases: Iterable[Lease]) -> Iterator[Finding]:
 # --- the rows of a sale, and what its buyers were told -----------------------------------------
 
 
-def audit(run: Run) -> Iterator[Finding]:
+def audit(run: Run) -> Iterator[str]:
     """Find what the audit found of units, stock row and ledger."""
     for breach in run.dump.audit.breaches if run.dump else ():
-        yield Finding("audit", breach)
+        yield f"audit: {breach}"
 
 
-def fences(run: Run) -> Iterator[Finding]:
+def fences(run: Run) -> Iterator[str]:
     """Find a fence in the ledger below an earlier one; token 0 means a lock without tokens."""
     marked = [fence for fence in run.dump.fences if fence[1]] if run.dump else []
     for before, fence in pairwise(marked):
         if fence < before:
-            yield Finding("fence", f"the ledger has {fence} after {before}")
+            yield f"fence: the ledger has {fence} after {before}"
 
 
-def answers(run: Run) -> Iterator[Finding]:
+def answers(run: Run) -> Iterator[str]:
     """Find an ok without an order, a last fail with one, a second order, replays that differ."""
     assert run.dump is not None
     rows: dict[tuple[int, str], list[str]] = defaultdict(list)
@@ -192,10 +169,10 @@ def answers(run: Run) -> Iterator[Finding]:
         units[order.customer] += order.quantity * (order.status in Order.LIVE)
     for (who, _key), numbers in rows.items():
         if len(numbers) > 1:
-            yield Finding("keys", f"{len(numbers)} orders of customer {who} under one key")
+            yield f"keys: {len(numbers)} orders of customer {who} under one key"
     for who, taken in units.items():
         if taken > run.dump.limit:
-            yield Finding("limit", f"customer {who} has {taken}, {run.dump.limit} allowed")
+            yield f"limit: customer {who} has {taken}, {run.dump.limit} allowed"
     forms: dict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in run.events:
         if event["do"] == "buy":
@@ -206,12 +183,12 @@ def answers(run: Run) -> Iterator[Finding]:
         fresh = sum(not event.get("replayed") for event in orders)
         found = rows.pop((who, digest(key)), [])
         if len(told) > 1:
-            yield Finding("replays", f"customer {who} was told {len(told)} orders")
+            yield f"replays: customer {who} was told {len(told)} orders"
         if fresh > 1:
-            yield Finding("replays", f"customer {who}'s form was new {fresh} times")
+            yield f"replays: customer {who}'s form was new {fresh} times"
         if told - set(found):
-            yield Finding("lost", f"customer {who} was told an order that does not exist")
+            yield f"lost: customer {who} was told an order that does not exist"
         if found and not told and tries[-1]["type"] == "fail":
-            yield Finding("phantom", f"customer {who} was refused, and has {found[0]}")
+            yield f"phantom: customer {who} was refused, and has {found[0]}"
     for numbers in rows.values():
-        yield Finding("phantom", f"order {numbers[0]} has no purchase")
+        yield f"phantom: order {numbers[0]} has no purchase"

@@ -8,7 +8,6 @@ import os
 import platform
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import django
@@ -20,7 +19,7 @@ from devservers.faults.worker import emit
 from devservers.process_pool import PoolFailed
 from loadtest.kernel.faults import FAULTS, TTL, marks
 from loadtest.kernel.history import dump, history
-from loadtest.kernel.judges import Promise, Run, facts, judge
+from loadtest.kernel.judges import Run, facts, judge
 from loadtest.kernel.lost_updates import lost_updates
 from loadtest.kernel.topology import Stores
 from loadtest.load.buyers import SaleLoad
@@ -122,11 +121,11 @@ def _run(
         outlived=expires_in_pause,
         faults=faults,
     )
-    kept = Promise.of(capabilities)
-    if any(FAULTS[name].may_forget(backend) for name in faults):
-        kept = replace(kept, exclusive=False)  # it may be granted twice
-    rows = dump(sale)
-    audit, record = rows.audit, Run(history(folder), rows, kept)
+    # A lock whose server has forgotten its grants may be granted twice.
+    forgets = any(FAULTS[name].may_forget(backend) for name in faults)
+    is_exclusive, rows = capabilities.exclusion == "machines" and not forgets, dump(sale)
+    record = Run(history(folder), rows, is_exclusive, capabilities.fencing)
+    audit = rows.audit
     sold = {"units": audit.held + audit.sold, "counted": audit.initial - audit.available}
     return {
         **figures(plan, audit, outcomes, started),
@@ -137,7 +136,7 @@ def _run(
             {"name": one.name, "at": round(one.at - started, 3), "proof": one.proof}
             for one in injections
         ],
-        "checked": {"breaches": [str(one) for one in judge(record)], "facts": facts(record)},
+        "checked": {"breaches": judge(record), "facts": facts(record)},
         "lost_updates": lost_updates(record.events, **sold, started=started),
     }
 

@@ -85,7 +85,7 @@ def judge(plan: Plan, folder: Path) -> Judgement:
         found.linearizable("fencing", events, fenced)
         if plan.workload != "reentrant":
             # The model frees a lock whose lease expired, but not its token.
-            found.violations += [f"fencing: {one.why}" for one in tokens(Run(events=events))]
+            found.violations += [f"fencing: {one}" for one in tokens(Run(events=events))]
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kernel.history import SECOND, Dump, Event, OrderRow, Recorder, history
-from loadtest.kernel.judges import Finding, Promise, Run, facts, judge
+from loadtest.kernel.judges import Run, facts, judge
 from shop.administration.audit import StockAudit
 from shop.models import digest
 
@@ -38,8 +38,8 @@ def told(script: str) -> list[Event]:
     return events
 
 
-def rules(found: list[Finding]) -> set[str]:
-    return {finding.judge for finding in found}
+def rules(found: list[str]) -> set[str]:
+    return {finding.partition(":")[0] for finding in found}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_leases_and_tokens(script: str, broken: str, overlaps: tuple[int, int]) 
     run = Run(told(script))
     assert rules(judge(run)) == ({broken} if broken else set())
     assert (facts(run)["overlaps"], facts(run)["lease_overlaps"]) == overlaps
-    assert judge(Run(run.events, promise=Promise(exclusive=False, fencing=False))) == []
+    assert judge(Run(run.events, exclusive=False, fencing=False)) == []
 
 
 def test_grant_before_an_older_claim_counts_as_inversion() -> None:
