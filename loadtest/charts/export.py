@@ -126,7 +126,7 @@ def shown(result: Report) -> dict[str, Any]:
     runs, plan = result["runs"], Plan(**result["settings"])
     worst = [report.worst(group) for _name, group in report.by_guard(runs)]
     several = [*plan.disciplines] != ["naive"]
-    planned = len(plan.strike_after)
+    injected = list(map(report.injected, runs))
     listed = runs if len(runs) <= LISTED else worst
     return {
         "sentence": report.headline(runs),
@@ -143,14 +143,8 @@ def shown(result: Report) -> dict[str, Any]:
             }
             for run in listed
         ],
-        "by_hand": any(
-            sum(one["at"] is not None for one in run.get("faults", ())) > planned for run in runs
-        ),
-        "was_paused": any(
-            one["name"] == "pause-holder" and one["at"] is not None
-            for run in runs
-            for one in run.get("faults", ())
-        ),
+        "by_hand": any(len(names) > len(plan.strike_after) for names in injected),
+        "was_paused": any("pause-holder" in names for names in injected),
         "met": sum(map(report.met, runs)),
         "is_exact": all(run["verdict"] == "ok" for run in runs),
         "of": len(runs),

@@ -117,6 +117,11 @@ def words(run: Run) -> str:
     return verdict if met(run) else _("%(verdict)s: unexpected") % {"verdict": verdict}
 
 
+def injected(run: Run) -> list[str]:
+    """Return the names of the faults that hit a run, without those that came too late."""
+    return [one["name"] for one in run.get("faults", ()) if one["at"] is not None]
+
+
 def fault_words(fault: dict[str, Any]) -> dict[str, Any]:
     """Return an injected fault with its name and proof in the active language."""
     told = fault["proof"]

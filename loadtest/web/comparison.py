@@ -30,11 +30,10 @@ def differing_settings(*reports: Report) -> list[tuple[str, str, str]]:
 def _injected(result: Report) -> str:
     """Return "Redis: Pause the holder × 2" for each guard and fault."""
     hits = Counter(
-        _("%(title)s: %(state)s") % {"title": name, "state": FAULTS[one["name"]].button}
-        for name, group in report.by_guard(result["runs"])
+        _("%(title)s: %(state)s") % {"title": guard, "state": FAULTS[name].button}
+        for guard, group in report.by_guard(result["runs"])
         for run in group
-        for one in run.get("faults", ())
-        if one["at"] is not None
+        for name in report.injected(run)
     )
     return " · ".join(f"{hit} × {count}" for hit, count in sorted(hits.items()))
 
