@@ -64,10 +64,10 @@ class Commands:
         stock.open_sales(self.recorder.folder, names, asked)
         return {"ok": True}
 
-    def work(self, *, workload: type[Work] = Work, **options: Any) -> dict[str, Any]:
-        """Use the locks until the monotonic time `end`; return what happened, counted."""
+    def work(self, *, kind: str, **options: Any) -> dict[str, Any]:
+        """Use the locks, or serve customers, until `end`; return what happened, counted."""
         assert self.recorder is not None
-        work = workload(self.recorder, **options)
+        work = (stock.Shopping if kind == "stock" else Work)(self.recorder, kind=kind, **options)
         work.run()
         return {"counts": dict(work.counts), "errors": work.errors[:3]}
 
@@ -85,10 +85,6 @@ class Commands:
             else:
                 missing.append(name)
         return {"missing": missing}
-
-    def sell(self, **options: Any) -> dict[str, Any]:
-        """Serve customers as `work` uses locks."""
-        return self.work(workload=stock.Shopping, **options)
 
     def probe_sales(self, *, names: list[str], timeout: float) -> dict[str, Any]:
         """Buy a unit of each sale that has one left, and return the sales as they are then."""

@@ -118,7 +118,7 @@ def _run(stores: Stores, plan: Plan) -> Run:
         end = begin + plan.seconds
         for number in numbers:
             asked = {"kind": plan.workload, "names": names, "seed": f"{plan.seed} {number}"}
-            workers[number].send("sell" if plan.terms else "work", end=end, **asked)
+            workers[number].send("work", end=end, **asked)
         injector = Injector(stores, recorder)
         injecting = threading.Thread(target=injector.run, args=(plan.faults, begin))
         injecting.start()

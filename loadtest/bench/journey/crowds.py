@@ -12,7 +12,6 @@ from typing import Any
 
 from devservers import HOST, Nginx
 from devservers.programs import ServerMissing, required
-from loadtest.bench.journey import CUSTOMERS, OPEN_TABS
 from loadtest.bench.journey.pages import World, fetch, get, interval, poll_of, sign_in_form
 from loadtest.bench.purchase.measure import percentiles, run_load
 from loadtest.bench.purchase.web import THREADS, WebServer
@@ -20,6 +19,9 @@ from loadtest.load.http.buyers import Buyer, requests
 from loadtest.load.http.client import RESPONSE_TIMEOUT, Replies, paced, send_requests
 from loadtest.load.sale import open_sale, remove_sale
 
+OPEN_TABS, CUSTOMERS = 10_000, 50
+READERS, ZIPPED = "anonymous home", "anonymous home, compressed"
+TABS, SIGN_INS = f"{OPEN_TABS:,} open tabs", f"{CUSTOMERS} sign-ins at once"
 PROCESSES = 2
 CONNECTIONS = 50
 VIEWERS = 50

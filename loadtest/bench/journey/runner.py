@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from devservers import HOST, Nginx
 from devservers.faults.worker import emit
-from loadtest.bench.journey import READERS, SIGN_INS, TABS, WITH, WITHOUT, ZIPPED, crowds, growth
+from loadtest.bench.journey import crowds, growth
 from loadtest.bench.journey.pages import Requests, World, polls_before_opening
 from loadtest.bench.purchase.web import WebServer
 from loadtest.bench.services import requests_of
@@ -21,6 +21,7 @@ from loadtest.load.http.client import Connection
 
 Cost = dict[str, Any]
 FLOOR = "/livez"
+WITH, WITHOUT = "five minutes with sign-in", "five minutes without sign-in"
 SIGN_IN = ("sign-in page", "sign-in")
 VISIT = (
     "home, signed in",
@@ -83,10 +84,10 @@ def _crowds(world: World, asked: dict[str, Any]) -> None:
         for number in range(asked["rounds"]):
             emit("progress", system="crowds", step=number + 1, of=asked["rounds"])
             for name, figures in (
-                (READERS, crowds.readers(web, nginx, seconds, encoding="identity")),
-                (ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
-                (TABS, crowds.tabs(web, nginx, world, seconds)),
-                (SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
+                (crowds.READERS, crowds.readers(web, nginx, seconds, encoding="identity")),
+                (crowds.ZIPPED, crowds.readers(web, nginx, seconds, encoding="gzip")),
+                (crowds.TABS, crowds.tabs(web, nginx, world, seconds)),
+                (crowds.SIGN_INS, crowds.sign_ins(web, nginx, world, buyers, seconds)),
             ):
                 emit("round", line=name, round=figures)
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from loadtest.bench import journey
 from loadtest.bench.benchmark import targets
 from loadtest.bench.journey import crowds, pages, report, runner
 from loadtest.load.http.client import Replies, Reply
@@ -31,8 +30,8 @@ def test_small_run_measures_every_request_and_the_crowds(monkeypatch: pytest.Mon
     assert lines[runner.WITHOUT]["rounds"][0]["queries"] < whole
     assert len(found["targets"]) == 25
     assert all(target["met"] is not None for target in found["targets"])
-    assert lines[journey.TABS]["offered"] >= journey.OPEN_TABS / 60
-    assert 0 <= lines[journey.SIGN_INS]["refused"] <= journey.CUSTOMERS
+    assert lines[crowds.TABS]["offered"] >= crowds.OPEN_TABS / 60
+    assert 0 <= lines[crowds.SIGN_INS]["refused"] <= crowds.CUSTOMERS
     written = JOURNEY.markdown(found)
     assert written.count("|\n") == len(lines) - 4 + len(targets("crowds")) + 4
 
