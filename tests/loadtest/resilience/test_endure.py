@@ -67,7 +67,16 @@ def test_purchase_that_hangs_since_before_the_fault_was_recorded_is_a_breach() -
     breaches = slow.judge({**phase}, views, hung, 1, 0)
     assert breaches == ["redis slow: buying took up to 6.51 s"]
     before = [Reply(201, 3.0, 9.9), Reply(201, 10.1, 10.3)]
-    assert slow.judge(phase, views, before, 1, 0) == []
+    assert slow.judge({**phase}, views, before, 1, 0) == []
+
+
+@pytest.mark.parametrize(("ended", "is_allowed"), [(15.9, False), (16.1, True), (16.6, False)])
+def test_request_that_meets_both_faults_has_the_limit_of_an_unavailable_store(
+    ended: float, is_allowed: bool
+) -> None:
+    phase = {"store": "redis", "fault": "slow", "began": 10.0, "threads": 1}
+    buys = [Reply(503, min(14.0, ended - 2.2), ended)]
+    assert (slow.judge(phase, [Reply(200, 10.1, 10.2)], buys, 1, 0) == []) == is_allowed
 
 
 def test_load_of_which_every_purchase_was_refused_is_a_breach(db: None) -> None:
