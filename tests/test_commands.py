@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import get_commands, load_command_class
+from django.core.management import CommandError, get_commands, load_command_class
 
-from inventory.management.console import HelpfulCommand
+from inventory.management.console import HelpfulCommand, Parser
 from locking.management.base import LockCommand
 
 ROOT = Path(__file__).parents[1]
@@ -100,3 +100,11 @@ def test_colours_in_a_terminal(environ: dict[str, str], is_coloured: bool) -> No
     os.close(main)
     assert "--buyers must be between" in printed
     assert ("\x1b[" in printed) == is_coloured
+
+
+def test_errors_raise_when_python_code_calls_the_command() -> None:
+    parser = Parser(prog="x", called_from_command_line=False)
+    parser.add_argument("what", choices=["one", "two"])
+    with pytest.raises(CommandError, match="Did you mean 'two'") as refused:
+        parser.parse_args(["tow"])
+    assert refused.value.returncode == 2

@@ -29,6 +29,8 @@ PAGES = {
     "sign-in": "/accounts/sign-in/",
     "profile": "/accounts/profile/",
     "password": "/accounts/password/",
+    "reset": "/accounts/reset/",
+    "mailbox": "/lab/mail/",
     "not-found": "/nowhere",
     "wrong-method": "/sales/teapot/buy/",
 }

@@ -1,16 +1,19 @@
-"""Private servers start, crash, come back, and end with the process that started them."""
+"""Private servers start, crash, come back, and end with the process that started them.
+
+Their temporary directory is removed after the end of its owner, and never before.
+"""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import redis as client
-from django.conf import settings
 
 from devservers import (
     HOST,
@@ -24,7 +27,8 @@ from devservers import (
     stop_all,
 )
 from devservers.faults.waiting import until
-from devservers.process import process_state
+from devservers.process import process_state, with_parent_death_signal
+from devservers.temporary import temporary_directory
 
 
 def alive(pid: int) -> bool:
@@ -107,28 +111,6 @@ def test_signal_during_a_stop_leaves_nothing() -> None:
     assert not server.folder.exists()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's death signal")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_server_ends_with_the_process_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
-    code = (
-        "import pathlib, sys; from devservers import Redis;"
-        "s = Redis(folder=pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); input()"
-    )
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=settings.BASE_DIR,
-    )
-    with starter:
-        assert starter.stdout is not None
-        pid = int(starter.stdout.readline())
-        assert alive(pid)
-        os.kill(starter.pid, how)
-        until(lambda: not alive(pid))
-
-
 def test_reserved_ports_are_free_and_unique() -> None:
     reserved = [reserve_port() for _ in range(200)]
     try:
@@ -148,3 +130,77 @@ def test_stop_all_stops_paused_and_killed_servers() -> None:
     servers[1].kill()
     stop_all(servers)
     assert not any(alive(pid) for pid in pids)
+
+
+# --- the process that started it, and its temporary directory ------------------------------------
+
+OWNER = (
+    "from devservers import Redis;"
+    "one = Redis(); one.start(); print(one.pid, one.folder.name, flush=True); input()"
+)
+on_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs /proc and the kernel's death signal"
+)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def owner(temporary):
+    process = subprocess.Popen(
+        with_parent_death_signal([sys.executable, "-c", OWNER]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        text=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+@on_linux
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_server_ends_with_the_process_that_started_it(how, owner) -> None:
+    pid = int(owner.stdout.readline().split()[0])
+    assert alive(pid)
+    owner.send_signal(how)
+    until(lambda: not alive(pid))
+
+
+def sweep():
+    temporary_directory("sweep").rmdir()
+
+
+@on_linux
+def test_directory_of_a_killed_owner_is_removed(owner, temporary):
+    left = temporary / owner.stdout.readline().split()[1]
+    sweep()
+    assert (left / "log").exists(), "its owner lives"
+    owner.kill()
+    owner.wait()
+    assert left.exists(), "it was removed too early: the test proves nothing"
+
+    def is_gone():  # at once, unless the ending server has just written a file
+        with Redis() as next_one:
+            assert next_one.is_running
+        return not left.exists()
+
+    until(is_gone, "the sweep")
+    assert list(temporary.iterdir()) == []
+
+
+@on_linux
+def test_other_directories_stay(temporary):
+    mine = temporary_directory("mine").name
+    here = mine.split("-")[2].partition(".")[0]
+    others = [f"seckill-redis-{int(here) + 1}.999999999-abc", f"seckill-{here}.x", mine]
+    ended = f"seckill-redis-{here}.999999999-abc"
+    for name in (*others, ended):
+        (temporary / name).mkdir(exist_ok=True)
+    sweep()
+    assert sorted(os.listdir(temporary)) == sorted(others)

@@ -7,13 +7,15 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis as client
 
 from devservers import HOST, Redis
 from devservers.base import injected_faults
-from devservers.faults.injectors import Disturb
+from devservers.faults.clock import Clock
+from devservers.faults.injectors import ClockJump, Disturb
 from devservers.faults.proxy import Proxy
 from devservers.faults.waiting import until
 from tests.devservers.faults.interception import InterceptingProxy
@@ -174,3 +176,16 @@ def test_connection_under_way_during_a_cut_is_refused(end: Callable[[Proxy], obj
             server.start()
             waiting.sendall(b"PING\r\n")
             assert waiting.recv(100) == b""
+
+
+def test_a_clock_jumps_only_where_it_drives(redis_server: Redis, tmp_path: Path) -> None:
+    clock, driven = Clock(tmp_path), Redis()
+    clock.drive(driven)
+    with driven:
+        jump = ClockJump([clock], [driven], 31)
+        jump.inject()
+        assert jump.injected
+        jump.recover()
+        elsewhere = ClockJump([clock], [driven, redis_server], 31)
+        elsewhere.inject()
+        assert not elsewhere.injected

@@ -26,8 +26,8 @@ from devservers.process import is_stopped, process_state, with_parent_death_sign
 from loadtest.bench.purchase.web import WebServer
 from locking import locks
 from shop.models import Order
+from shop.operations.rates import read_last_minute
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.queued import a_queued_sale, ask, assert_sound
 from tests.shop.web.wsgi_browser import Browser
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -64,7 +64,8 @@ def process(request, database_url, tmp_path) -> Iterator[tuple[subprocess.Popen[
     mark.close()
 
 
-def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(process) -> None:
+def test_process_is_observed_and_its_health_check_follows_its_heartbeat(process, request) -> None:
+    """It serves metrics, and the operations page counts it."""
     running, environ = process
     services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
     (check,) = {services[name]["healthcheck"]["test"][1] for name in COMMANDS}
@@ -88,19 +89,8 @@ def test_process_serves_metrics_and_its_health_check_follows_its_heartbeat(proce
     assert is_healthy()
     with urlopen(f"http://{HOST}:{environ['METRICS_PORT']}/metrics", timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
-
-
-@pytest.mark.stores
-@pytest.mark.parametrize("process", ["consumer"], indirect=True)
-def test_consumer_writes_orders_and_ends(process) -> None:
-    put_in_force("redis")
-    sale = a_queued_sale()
-    ask(sale)
-    running, _ = process
-    until(lambda: Order.objects.exists(), "the order")
-    running.terminate()
-    assert running.wait(30) == 0
-    assert_sound(sale, held=1, left=9)
+    role = request.node.callspec.params["process"]
+    until(lambda: read_last_minute().processes[role] == 1, "its rates")
 
 
 def is_held(name: str) -> bool:

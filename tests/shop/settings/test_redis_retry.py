@@ -8,8 +8,7 @@ import redis
 
 from devservers import Redis
 from devservers.faults.waiting import until
-from locking.backends.redis.connection import Disconnected
-from locking.backends.redis.pool import ConnectionPool, redis_breaker
+from locking.backends.redis.pool import redis_breaker
 from shop.settings.redis_retry import RetryOnce
 from tests.devservers.faults.interception import InterceptingProxy
 
@@ -52,19 +51,6 @@ def test_a_timeout_opens_the_circuit_breaker(proxy: InterceptingProxy, client: r
     proxy.resume()
     until(lambda: not breaker.is_open, "the probe of the circuit breaker")
     assert client.ping()
-
-
-def test_an_open_circuit_breaker_stops_the_client(
-    proxy: InterceptingProxy, client: redis.Redis
-) -> None:
-    """A lock's timeout has opened it."""
-    pool = ConnectionPool(f"redis://{proxy.url}/0", timeout=TIMEOUT, connect_timeout=TIMEOUT)
-    connection = pool.get()
-    proxy.hold()
-    with pytest.raises(Disconnected):
-        connection.command("PING")
-    assert fails_at_once(client.ping)
-    proxy.resume()
 
 
 def test_a_refused_connection_does_not_open_it(

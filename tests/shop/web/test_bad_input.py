@@ -3,22 +3,46 @@
 Purchases are in `test_bad_purchases.py`.
 """
 
+from collections.abc import Iterator
 from io import BytesIO
 from wsgiref.util import setup_testing_defaults
 
 import pytest
 from django.test import Client
 
-from shop.models import Order
+from inventory.models import Stock, StockMovement
+from shop.models import CustomerQuota, Order, Sale, User
 from shop.wsgi import application
-from tests.shop.making import a_customer, buy, signed_in
-from tests.shop.web.bad_input import JSON, everything, no_traceback, sale
+from tests.shop.making import a_customer, a_sale, buy, signed_in
 from tests.shop.web.wsgi_browser import FORM
 
-__all__ = ["no_traceback", "sale"]
+JSON = "application/json"
 FORM_DATA = "multipart/form-data; boundary=x"
 MULTIPART = b'--x\r\nContent-Disposition: form-data; name="username"\r\n\r\nli\r\n--x--\r\n'
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
+
+
+@pytest.fixture
+def sale() -> Sale:
+    return a_sale()
+
+
+def everything() -> tuple[object, ...]:
+    """Return everything that malformed input could change."""
+    rows = [model.objects.count() for model in (Order, StockMovement, CustomerQuota, User)]
+    return (
+        *rows,
+        *Stock.objects.order_by("pk").values_list("pk", "quantity", "fence_token"),
+        *Order.objects.order_by("pk").values_list("pk", "status"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    # The settings drop the traceback of django.security.
+    logged = [line for line in caplog.records if not line.name.startswith("django.security")]
+    assert [line.getMessage() for line in logged if line.exc_info] == []
 
 
 def test_page_refuses_post(li):

@@ -14,6 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import redis
+from django.conf import settings as django_settings
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -27,13 +29,19 @@ from shop.sales.stock_lock import lock_name
 from shop.web.purchase import MAX_BODY
 from tests.locking.calls import held_by_another
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.web.bad_input import JSON, KEYS, LIMIT, LOCKS, QUANTITIES, no_traceback, state
+from tests.shop.web.test_bad_input import JSON, everything, no_traceback
 from tests.shop.web.wsgi_browser import FORM, Browser, alone, counted_messages, keep_caches, li
 
 __all__ = ["alone", "li", "no_traceback"]
 pytestmark = pytest.mark.django_db
 
 PAGE = "text/html"
+LIMIT = 5
+OTHER_KEYS = (b"shop:", b"rate-limit:", b"lock:{build:", b"lock:clock", b"rates:")
+"""Prefixes in Redis of caches, counted requests, the locks that guard the building of pages, the
+clock of all locks, and published rates."""
+LOCKS = b"lock:"
+"""Prefix of the tokens of locks: a purchase that is refused late, or replayed, acquires one."""
 ENTRIES = {"text/html": ("session", "page"), JSON: ("session", "page", "token")}
 """By format: a purchase token alone identifies only clients that ask for JSON."""
 CODES = {
@@ -49,13 +57,18 @@ UNVERIFIED |= {"PATH_INFO"}
 """Changes after which a purchase token may be unreadable or invalid; the answer may then be 403."""
 
 BIG = "x" * 2_700_000
+QUANTITIES = [
+    *("0", "-1", "1.5", "", " ", " 1", "1 ", "+1", "01", "\0", "1\0", "9" * 20),
+    *("1_0", "٣", "1.0", "1e0", "0x1", "one", "true", "NaN", "9" * 5000, "１"),
+]
+KEYS = ["", " ", "x" * 256, "a\0", "a\nb", "a\x7f", "a\x85b", "\u202e", None, 7, ["k"], "\ud800"]
 
 # Status, and what differs from a valid request: names of WSGI in capitals, the whole body, or
 # fields of the form (None: missing).
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     **{
         method: (405, {"REQUEST_METHOD": method})
-        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "")
     },
     "foreign origin": (403, {"HTTP_ORIGIN": "https://evil.example"}),
     "no CSRF token": (403, {"purchase_token": None, "HTTP_X_CSRFTOKEN": ""}),
@@ -63,7 +76,20 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "foreign CSRF token": (403, {"purchase_token": None, "HTTP_X_CSRFTOKEN": "a" * 32}),
     "unknown sale": (404, {"PATH_INFO": "/sales/none/buy/"}),
     "foreign host": (400, {"HTTP_HOST": "evil.example"}),
+    "malformed host": (400, {"HTTP_HOST": "a b\xff"}),
+    "no host": (400, {"HTTP_HOST": ""}),
     "anonymous": (302, {"HTTP_COOKIE": ""}),
+    "malformed cookie": (302, {"HTTP_COOKIE": 'sessionid=\xff"; =;\x85'}),
+    "malformed headers": (
+        400,
+        {
+            "HTTP_ACCEPT_LANGUAGE": "\xff;q=x, *;q=" + "9" * 99,
+            "HTTP_X_FORWARDED_FOR": "\xff, ::1%",
+            "QUERY_STRING": "%00=%ff&" + "a" * 3000,
+            "quantity": None,
+        },
+    ),
+    "text with a charset that is none": (415, {"CONTENT_TYPE": f"{FORM}; charset=\xff"}),
     "unknown session": (302, {"HTTP_COOKIE": f"sessionid={'x' * 32}"}),
     "text": (415, {"CONTENT_TYPE": "text/plain"}),
     "no type": (415, {"CONTENT_TYPE": ""}),
@@ -116,6 +142,14 @@ CASES |= {
 
 
 BOTH = pytest.mark.parametrize("sale", Sale.Fulfilment.values, indirect=True)
+
+
+def state(*but: bytes) -> tuple[object, ...]:
+    """Return all rows, reservations and locks that a purchase changes; `but` are prefixes."""
+    server = redis.Redis.from_url(django_settings.REDIS_URL)
+    names = [name for name in server.scan_iter() if not name.startswith((*OTHER_KEYS, *but))]
+    holders = [(held.name, held.owner) for held in locks["redis"].inspect()]
+    return everything(), {name: server.dump(name) for name in names}, holders
 
 
 @pytest.fixture

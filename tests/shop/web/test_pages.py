@@ -7,6 +7,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 from django.db import OperationalError
+from django.template.loader import render_to_string
 from django.test import Client
 from django.utils import timezone
 
@@ -16,6 +17,7 @@ from locking import LockUnavailable, locks
 from shop.catalogue import page_cache
 from shop.models import Order, Sale, User
 from shop.web import pages
+from shop.web.context import banners
 from tests.shop.making import PASSWORD, a_sale, buy, put_in_force, signed_in
 from tests.shop.staff import CLOSED_PORT
 
@@ -257,3 +259,14 @@ def test_error_page_offers_the_next_step(shop, method, path, status, next_step):
     page = getattr(shop, method)(path.format(slug=a_sale().slug))
     assert page.status_code == status
     assert next_step in page.text.split("<main")[1]
+
+
+def test_pages_name_the_shop_and_its_footer(rf, settings) -> None:
+    settings.SHOP_NAME, settings.SHOP_FOOTER = "Tea & Co", "Tea & Co Ltd, Bath"
+    settings.SOURCE_URL = "https://example.com/code"
+    request = rf.get("/")
+    page = render_to_string("base.html", banners(request), request)
+    assert "<title> · Tea &amp; Co</title>" in page
+    assert "Tea &amp; Co Ltd, Bath<br>" in page
+    assert '<a href="https://example.com/code">Source code</a>' in page
+    assert "Demo shop" not in page

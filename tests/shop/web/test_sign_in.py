@@ -1,7 +1,9 @@
 """Sign-in and sign-up: their limits, known devices, and what they reveal about accounts."""
 
 import re
+import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from unittest.mock import patch
 
@@ -11,7 +13,9 @@ from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.http import HttpResponse
 from django.test import Client
 
+from shop.errors import TooMany
 from shop.models import User
+from shop.platform import rate_limits
 from tests.shop.making import PASSWORD, sign_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
@@ -212,3 +216,25 @@ def test_sign_up_reveals_few_taken_names(settings) -> None:
     assert [sign_up("li"), sign_up("zhang")] == [429, 429]
     assert not User.objects.filter(username="zhang").exists()
     assert sign_up("zhang", address="203.0.113.2") == 302
+
+
+@pytest.mark.parametrize("uptime", [5.0, 5_000_000.0])
+def test_repeated_requests_are_limited_from_the_start_of_the_machine(uptime, monkeypatch) -> None:
+    """The window is longer than the time since the machine started."""
+    monkeypatch.setattr(rate_limits.time, "monotonic", lambda: uptime)
+    client = secrets.token_hex(8)
+    rate_limits.count_repeated("2/hour", client)
+    rate_limits.count_repeated("2/hour", client)
+    with pytest.raises(TooMany):
+        rate_limits.count_repeated("2/hour", client)
+
+
+def test_count_is_taken_back_above_the_limit() -> None:
+    """A correct password counts for nothing, no matter how many wrong ones came with it."""
+    client = secrets.token_hex(8)
+    for _ in range(4):
+        with suppress(TooMany):
+            rate_limits.count("2/hour", client)
+    rate_limits.count("2/hour", client, cost=-1)
+    with pytest.raises(TooMany):
+        rate_limits.count("2/hour", client, cost=0)
