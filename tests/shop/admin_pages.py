@@ -25,6 +25,13 @@ def times(opens_at: datetime, closes_at: datetime) -> dict[str, str]:
     return form
 
 
+def correct(client: Client, sale: Sale, **changed: object) -> HttpResponse:
+    """Send the form of a sale's page with other values."""
+    form = {"price": sale.price, "limit_per_customer": sale.limit_per_customer}
+    form |= times(sale.opens_at, sale.closes_at)
+    return client.post(f"/admin/shop/sale/{sale.pk}/change/", {**form, **changed})
+
+
 def messages(response: HttpResponse) -> str:
     """Return the messages that the next page will show."""
     return " ".join(map(str, response.wsgi_request._messages))

@@ -7,9 +7,10 @@ from django.core.cache import cache
 from django.test import Client
 
 from locking import locks
-from shop.models import User
+from shop.models import Order, User
 from tests.locking.scripted import PATH, ScriptedBackend
-from tests.shop.making import a_customer, put_in_force, signed_in
+from tests.shop.making import a_customer, a_sale, put_in_force, signed_in
+from tests.shop.purchases import buy
 
 import_module("shop.urls")  # before a test chooses another payment provider, which has other URLs
 
@@ -39,6 +40,12 @@ def guard(db: None, settings) -> ScriptedBackend:
 @pytest.fixture
 def li(db: None) -> User:
     return a_customer()
+
+
+@pytest.fixture
+def order(li: User) -> Order:
+    """Li's unpaid order."""
+    return buy(a_sale(), customer=li).order
 
 
 @pytest.fixture

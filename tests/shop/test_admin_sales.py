@@ -11,7 +11,7 @@ from django.utils import timezone
 from inventory.models import Product
 from shop.administration.audit import audit_sale
 from shop.models import Order, Sale
-from tests.shop.admin_pages import act, fields_of, messages, times
+from tests.shop.admin_pages import act, correct, fields_of, messages, times
 from tests.shop.making import a_sale, buy, fresh, signed_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
@@ -96,12 +96,6 @@ def test_end_of_an_existing_sale_is_not_moved_to_the_past(amy):
 
 
 # --- corrections ------------------------------------------------------------------------------
-
-
-def correct(amy: Client, sale: Sale, **changed: object):
-    form = {"price": sale.price, "limit_per_customer": sale.limit_per_customer}
-    form |= times(sale.opens_at, sale.closes_at)
-    return amy.post(f"/admin/shop/sale/{sale.pk}/change/", {**form, **changed})
 
 
 def test_upcoming_sale_is_corrected(amy):

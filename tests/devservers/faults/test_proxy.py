@@ -140,15 +140,6 @@ def test_lost_reply_is_that_of_the_request(proxy: InterceptingProxy, direct: cli
         assert (waiting.recv(100), proxy.lost_replies) == (b"", 1)
 
 
-def test_connection_is_refused_while_the_server_is_down() -> None:
-    with Redis() as server, InterceptingProxy(server.port, connect_timeout=0) as proxy:
-        server.kill()
-        with socket.create_connection((HOST, proxy.port), timeout=20) as connection:
-            assert connection.recv(1) == b""
-        server.start()
-        open_connection(proxy).close()
-
-
 def test_fault_of_connections_that_have_ended_hits_nothing(proxy: InterceptingProxy) -> None:
     for _ in range(3):
         open_connection(proxy).close()

@@ -14,6 +14,7 @@ from inventory.models import Product, Stock
 from locking import policy, single_flight
 from shop.catalogue import page_cache
 from shop.models import Sale
+from tests.shop.admin_pages import act
 from tests.shop.making import a_sale, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -92,8 +93,7 @@ def test_restock_and_new_sale_invalidate_the_pages(amy):
     sale = a_sale(stock=3)
     page = f"/sales/{sale.slug}/stock/"
     assert 'value="3" max="3"' in amy.get(page).text
-    action = {"action": "restock", "_selected_action": sale.pk, "units": "4"}
-    amy.post("/admin/shop/sale/", action)
+    act(amy, "restock", sale, units=4)
     assert 'value="7" max="7"' in amy.get(page).text
     assert amy.get("/sales/later/").status_code == 404
     Sale.objects.filter(pk=sale.pk).update(slug="later")  # no signal

@@ -15,11 +15,6 @@ from tests.shop.purchases import buy
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
 
 
-@pytest.fixture
-def order(li) -> Order:
-    return buy(a_sale(), customer=li).order
-
-
 def path(order: Order) -> str:
     return f"/orders/{order.number}/address/"
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from inventory.models import Stock, StockMovement, WriteStrategy
+from inventory.models import Stock, StockMovement
 from inventory.statements import Statement
 from locking import locks
 from shop.administration.audit import audit_sale
@@ -18,7 +18,7 @@ from shop.orders.service import cancel_order, expire_unpaid_orders, pay_order
 from shop.sales.stock_lock import lock_name
 from tests.locking.calls import held_by_another
 from tests.locking.scripted import unavailable
-from tests.shop.making import a_customer, a_sale, put_in_force
+from tests.shop.making import a_customer, a_sale
 from tests.shop.purchases import buy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("guard")]
@@ -54,15 +54,6 @@ def returns(order: Order) -> int:
     return StockMovement.objects.filter(order_number=order.number, reason="returned").count()
 
 
-@pytest.mark.parametrize("strategy", WriteStrategy.values)
-def test_cancellation_releases_units_and_quota(sale, order, strategy) -> None:
-    put_in_force("scripted", strategy)
-    cancel_order(order=order)
-    assert (order.status, order.closed_at is not None) == ("cancelled", True)
-    assert count(sale) == (5, 0, 0)
-    assert CustomerQuota.objects.get().taken == 0
-
-
 def test_only_overdue_orders_expire_oldest_first(sale, order) -> None:
     paid, late, later = an_order(sale, quantity=1), an_order(sale, quantity=1, overdue=True), order
     pay_order(order=paid)
@@ -90,7 +81,9 @@ def test_only_one_transition_succeeds(sale, order, first, second) -> None:
             second(order=known)
     order.refresh_from_db()
     assert order.status == ("paid" if first is pay_order else "cancelled")
+    assert order.closed_at
     assert returns(order) == (first is cancel_order)
+    assert CustomerQuota.objects.get().taken == 2 * (first is pay_order)
     count(sale)
 
 

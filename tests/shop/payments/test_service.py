@@ -16,7 +16,7 @@ from inventory.stock import commit
 from loadtest.web.gateway import report_outcome
 from locking.failpoints import armed
 from shop.errors import InvalidTransition
-from shop.models import Order, Payment, User
+from shop.models import Order, Payment
 from shop.orders import service as orders
 from shop.orders.service import cancel_order
 from shop.payments.service import mark_paid, refund_payments, start_payment, time_out_payments
@@ -24,11 +24,6 @@ from tests.shop.making import a_sale, signed_in
 from tests.shop.purchases import buy, expire_the_pending_order
 
 pytestmark = [pytest.mark.django_db, pytest.mark.stores, pytest.mark.usefixtures("in_force")]
-
-
-@pytest.fixture
-def order(li: User) -> Order:
-    return buy(a_sale(), customer=li).order
 
 
 @pytest.mark.parametrize("provider", ["simulated", "none"])

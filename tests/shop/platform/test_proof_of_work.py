@@ -35,13 +35,6 @@ def sign_up(client: Client, proof: Fields, name: str = "new") -> Any:
     return client.post(SIGN_UP, {**form, **proof})
 
 
-def test_no_proof_is_asked_for_by_default(client) -> None:
-    assert "proof" not in client.get(SIGN_UP).text
-    assert sign_up(client, {}).status_code == 302
-    room = a_room()
-    assert signed_in().post(f"/sales/{room.sale.slug}/room/join/").status_code == 302
-
-
 PROOFS = {
     "none": lambda challenge: {},
     "too early without script": lambda challenge: {"proof_challenge": challenge},

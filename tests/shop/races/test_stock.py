@@ -20,7 +20,7 @@ from shop.administration.audit import audit_sale
 from shop.models import Sale
 from shop.purchase import admission, tokens
 from tests.shop.making import a_sale, put_in_force
-from tests.shop.races.race_worker import RaceWorker, a_form, at_once, outcomes
+from tests.shop.races.race_worker import RaceWorker, a_form, outcomes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.stores]
 
@@ -47,20 +47,6 @@ def test_two_processes_between_read_and_write(processes, backend, strategy, sold
     audit = audit_sale(sale=sale)
     assert (audit.held, audit.oversold, audit.lost) == (sold, sold - 1, 0)
     assert audit.ok is (sold == 1)
-
-
-@pytest.mark.parametrize(
-    ("backend", "strategy"),
-    [("database", "naive"), ("redis", "naive"), ("none", "fenced"), ("none", "conditional")],
-)
-def test_concurrent_customers_buy_exactly_the_stock(processes, backend, strategy) -> None:
-    """Only the lock, or only the strategy, guards the stock."""
-    put_in_force(backend, strategy)
-    sale = a_sale(stock=10)
-    told = at_once(processes(4), [a_form(sale) for _ in range(40)])
-    assert outcomes(*told) == {"order": 10, "SoldOut": 30}
-    audit = audit_sale(sale=sale)
-    assert (audit.ok, audit.available, audit.held) == (True, 0, 10)
 
 
 @pytest.mark.faults(row="F8")

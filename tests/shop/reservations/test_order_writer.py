@@ -160,16 +160,3 @@ def test_units_of_a_closed_order_can_be_reserved_again(is_down) -> None:
     consume()
     assert status(again) == "won"
     assert_sound(sale, held=2, left=0)
-
-
-def test_restock_in_the_admin_reaches_redis(
-    admin_client, django_capture_on_commit_callbacks
-) -> None:
-    sale = a_queued_sale(stock=1)
-    ask(sale)
-    form = {"action": "restock", "units": 3, "_selected_action": sale.pk}
-    with django_capture_on_commit_callbacks(execute=True):
-        admin_client.post("/admin/shop/sale/", form)
-    assert told(sale, 4) == {"queued": 3, "SoldOut": 1}
-    consume()
-    assert_sound(sale, held=4, left=0)

@@ -5,12 +5,12 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 from django.utils import timezone
 
 from inventory.models import StockMovement
 from loadtest.web.gateway import pay_at_once
-from shop.models import Order, Payment, Sale, User
+from shop.models import Order, Payment, Sale
 from shop.orders.addresses import mark_shipped, save_address
 from shop.orders.service import cancel_order
 from shop.payments.service import refund_order, start_payment
@@ -23,11 +23,6 @@ from tests.shop.queued import consume
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_force")]
 
 BADGE = re.compile(r"<b>(\d+)</b> min to pay")
-
-
-@pytest.fixture
-def order(li: User) -> Order:
-    return purchases.buy(a_sale(), customer=li).order
 
 
 def text(html: str) -> str:
@@ -140,20 +135,17 @@ def test_order_names_the_lock_of_its_purchase(li, shop, fulfilment, backend):
     assert "Back to the sale" in page
 
 
-def test_order_page_of_a_shop_without_the_lab_names_no_lock(shop, order, settings):
+def test_order_page_of_a_shop_without_the_lab_names_no_lock(shop, order):
     """A merchant's customers have no use for it."""
-    assert "for the lock" in shop.get(order.get_absolute_url()).text
+    page, json = order.get_absolute_url(), {"Accept": "application/json"}
+    assert "for the lock" in shop.get(page).text
     *without_lab, lab = urlpatterns
     assert lab.urlconf_name.__name__ == "loadtest.web.urls"
-    settings.ROOT_URLCONF = tuple(without_lab)
-    assert "for the lock" not in shop.get(order.get_absolute_url()).text
-
-
-def test_seeded_order_names_no_lock(shop, order):
-    Order.objects.update(lock=None)
-    page, json = order.get_absolute_url(), {"Accept": "application/json"}
-    assert shop.get(page, headers=json).json()["lock"] is None
+    with override_settings(ROOT_URLCONF=tuple(without_lab)):
+        assert "for the lock" not in shop.get(page).text
+    Order.objects.update(lock=None)  # as those of the seed
     assert "for the lock" not in shop.get(page).text
+    assert shop.get(page, headers=json).json()["lock"] is None
 
 
 SAID = {
