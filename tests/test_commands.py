@@ -89,16 +89,17 @@ def test_mistyped_names_get_a_suggestion(
 
 
 @pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colours_in_a_terminal(environ: dict[str, str], is_coloured: bool) -> None:
+def test_colours_in_a_terminal(environ: dict[str, str], is_coloured: bool, tmp_path: Path) -> None:
     """An error is red in a terminal, unless NO_COLOR is set."""
     main, terminal = pty.openpty()
-    command = [sys.executable, "manage.py", "lab", "run", "--buyers=0"]
+    command = [sys.executable, "manage.py", "after_restore", "redis"]
     kept = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    kept["DATABASE_URL"] = f"sqlite:///{tmp_path}/empty.sqlite3"
     subprocess.run(command, cwd=ROOT, env=kept | environ, stdout=terminal, stderr=terminal)
     os.close(terminal)
     printed = os.read(main, 10_000).decode()
     os.close(main)
-    assert "--buyers must be between" in printed
+    assert "The lock policy cannot be read" in printed
     assert ("\x1b[" in printed) == is_coloured
 
 

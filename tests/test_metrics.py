@@ -176,7 +176,7 @@ def promtool() -> str:
 def run(promtool: str, folder: Path, *tests: dict[str, Any]) -> str:
     """Return what promtool finds wrong, which is nothing if the tests hold."""
     file = folder / "tests.yml"
-    YAML().dump({"rule_files": [str(ALERTS)], "evaluation_interval": "15s", "tests": tests}, file)
+    YAML().dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}, file)
     code, printed = programs.run(promtool, "test", "rules", file)
     return printed if code else ""
 

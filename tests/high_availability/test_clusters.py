@@ -9,9 +9,8 @@ import pytest
 from devservers.faults.injectors import CutReplication
 from loadtest.kernel.topology import Topology
 from locking.backends.redis.cluster import slot_of
-from tests.devservers.galera import Galera
-from tests.devservers.patroni import SETTINGS, Patroni
 from tests.devservers.redis_groups import SLOTS, RedisCluster, SentinelRedis
+from tests.high_availability.clusters import SETTINGS, Galera, Patroni
 from tests.high_availability.sale import Report, Step, carry
 
 pytestmark = pytest.mark.long

@@ -80,15 +80,6 @@ def test_empty_lottery_admits_those_who_come_later() -> None:
     until(lambda: place_of(sale=room.sale, customer_id=1).admitted, "admission")
 
 
-def test_record_of_a_room_that_another_process_has_reset() -> None:
-    room = a_lottery(3)
-    store.delete(room=room)  # without the signal, which another process does not get
-    Room.objects.update(generation="another", opened_at=None, seed="a" * 64, earlier=[{}])
-    record = record_of(room=room)
-    assert record["commitment"] == Room.objects.get().commitment
-    assert record["earlier"] == [{}]
-
-
 @pytest.fixture
 def drawing(processes) -> tuple[Room, RaceWorker]:
     """A lottery of 50 and another process, which is about to put the order in force."""

@@ -133,7 +133,10 @@ def test_reset_by_another_process_is_not_taken_for_a_loss(caplog) -> None:
     assert status(room).joined == 1  # now this process knows the generation
     store.delete(room=room)
     # As a reset does, but without the signal, which another process does not get.
-    Room.objects.filter(pk=room.pk).update(generation="another", opened_at=None)
+    new = {"generation": "another", "opened_at": None, "seed": "a" * 64, "earlier": [{}]}
+    Room.objects.filter(pk=room.pk).update(**new)
+    record = service.record_of(room=room)
+    assert (record["commitment"], record["earlier"]) == (Room.objects.get().commitment, [{}])
     seen = status(room)
     assert (seen.state, seen.joined, seen.generation) == ("open", 0, "another")
     assert "Redis lost its places" not in caplog.text

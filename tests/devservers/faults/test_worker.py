@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from devservers.base import injected_faults
 from devservers.faults.waiting import FaultFailed
 from devservers.faults.worker import WorkerProcess, send_to_parent
-from devservers.process import process_state
 
 COMMANDS = f"{__name__}:Commands"
 
@@ -58,17 +56,3 @@ def test_error_about_an_end_quotes_the_exit_code_and_stderr(tmp_path: Path) -> N
             worker.call("crash")
         with pytest.raises(FaultFailed, match="exit code 1"):
             worker.send("crash")
-
-
-def test_pause_and_kill_are_counted_as_faults(worker: WorkerProcess) -> None:
-    worker.call("divide", a=1, b=1)
-    injected_faults.clear()
-    worker.pause()
-    worker.send("divide", a=4, b=2)
-    assert worker.is_silent(0.1)
-    worker.resume()
-    assert worker.receive() == {"result": 2}
-    worker.kill()
-    assert not worker.is_alive
-    assert process_state(worker.pid) == ""
-    assert injected_faults == {"WorkerProcess stopped": 1, "WorkerProcess killed": 1}

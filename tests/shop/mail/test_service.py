@@ -27,7 +27,7 @@ from shop.orders.service import cancel_order
 from shop.payments.service import approve, refund_payments, start_payment
 from shop.web import accounts
 from tests.shop.admin_pages import act, correct, times
-from tests.shop.mail.inbox import Inbox, parts
+from tests.shop.mail.conftest import Inbox, parts
 from tests.shop.making import ADDRESS, a_sale, signed_in
 from tests.shop.purchases import armed_once, buy
 from tests.shop.races.race_worker import RaceWorker

@@ -12,7 +12,7 @@ from locking.backends.redis.pool import redis_breaker
 from shop.settings.redis_retry import RetryOnce
 from tests.devservers.faults.interception import InterceptingProxy
 
-TIMEOUT = 2.0
+TIMEOUT = 0.5
 """Seconds; the quickest of some refusals by the circuit breaker takes less."""
 
 
