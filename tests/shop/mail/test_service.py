@@ -179,14 +179,9 @@ def test_reminder_waits_while_its_page_is_hidden(inbox: Inbox, li: User) -> None
         assert send_mail() == count
 
 
-def test_message_of_a_removed_application_delays_no_other(inbox: Inbox, li: User) -> None:
-    Message.objects.create(kind="removed", about=1, customer=li)
-    pay(li)
-    assert send_mail() == 1
-
-
 def test_message_that_cannot_be_written_delays_no_other(inbox: Inbox, li: User, caplog) -> None:
-    """The shop no longer knows the order's currency."""
+    """The shop no longer has the application, or no longer knows the order's currency."""
+    Message.objects.create(kind="removed", about=1, customer=li)
     pay(li)
     Order.objects.update(currency="XAU")
     pay(li)

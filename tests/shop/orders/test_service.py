@@ -98,16 +98,6 @@ def test_overdue_order_cannot_be_paid_before_it_expires(sale) -> None:
     assert count(sale) == (5, 0, 0)
 
 
-def test_concurrent_cancel_and_expiry_release_units_once(guard, sale) -> None:
-    order = an_order(sale, overdue=True)
-    guard.then("acquire", expire_unpaid_orders)
-    with pytest.raises(InvalidTransition):
-        cancel_order(order=order)
-    order.refresh_from_db()
-    assert (order.status, returns(order)) == ("expired", 1)
-    count(sale)
-
-
 def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:
     settings.LOCK_TIMEOUT = 0.01
     an_order(sale, overdue=True)
@@ -207,14 +197,6 @@ def test_committed_return_survives_the_loss_of_its_lock(fault, guard, sale, orde
     guard.then("release", broken if fault == "broken" else unavailable)
     cancel_order(order=order)
     assert (order.status, count(sale)) == ("cancelled", (5, 0, 0))
-
-
-def test_refused_stale_return_is_retried(guard, sale, order) -> None:
-    """Another holder wrote its fence to the row before this one writes."""
-    guard.then("acquire", lambda: Stock.objects.update(fence_token=guard.tokens + 2))
-    cancel_order(order=order)
-    assert Stock.objects.get().stale_writes_refused >= 1
-    assert (order.status, returns(order), count(sale)) == ("cancelled", 1, (5, 0, 0))
 
 
 def test_repeatedly_stale_return_is_overloaded(guard, sale, order, settings) -> None:
