@@ -45,11 +45,13 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
     page = client.post(url(sale, "join/"), follow=True)
     assert page.redirect_chain == [(url(sale), 302)]
     assert view_of(client, sale) == "before"
+    assert "See your place and when your turn comes" in client.get(sale.get_absolute_url()).text
     open_now(sale)
     service.status_of(sale=sale)
     until(lambda: view_of(client, sale) == "turn", "the turn")
     assert view_of(visitor, sale) == "join"
-    assert b"Buy now" in client.get(sale.get_absolute_url()).content
+    page = " ".join(client.get(sale.get_absolute_url()).text.split())
+    assert [one for one in ("It's your turn", "Buy now", "at least until") if one not in page] == []
     assert client.post(url(sale, "join/")).url == sale.get_absolute_url()
 
 
