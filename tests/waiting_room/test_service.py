@@ -127,14 +127,15 @@ def test_reset_by_another_process_is_not_taken_for_a_loss(caplog) -> None:
     room = a_room(opens_in=-1)
     join(sale=room.sale, customer_id=a_customer().pk)
     assert status(room).joined == 1  # now this process knows the generation
+    known = service.open_room(room=room)
     store.delete(room=room)
     # As a reset does, but without the signal, which another process does not get.
     new = {"generation": "another", "opened_at": None, "seed": "a" * 64, "earlier": [{}]}
     Room.objects.filter(pk=room.pk).update(**new)
-    record = service.record_of(room=room)
-    assert (record["commitment"], record["earlier"]) == (Room.objects.get().commitment, [{}])
     seen = status(room)
     assert (seen.state, seen.joined, seen.generation) == ("open", 0, "another")
+    record = service.record_of(room=known)
+    assert (record["commitment"], record["earlier"]) == (Room.objects.get().commitment, [{}])
     assert "Redis lost its places" not in caplog.text
 
 
