@@ -5,11 +5,9 @@ from datetime import timedelta
 import pytest
 from celery import current_app
 from django.conf import settings
-from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from locking.jobs.delivery import is_run_once
-from shop import tasks
 from shop.administration import sale_management
 from shop.administration.sale_management import fixed_fields, prune_quotas, unlist
 from shop.models import CustomerQuota, Order, Sale
@@ -72,11 +70,3 @@ def test_every_scheduled_task_exists_has_limits_and_runs_once() -> None:
         assert is_run_once(task) or name == "resend-unfinished-runs", name
         assert task.acks_late, name
         assert task.reject_on_worker_lost, name
-
-
-def test_expired_sessions_are_deleted() -> None:
-    for key, hours in (("over", -1), ("good", 1)):
-        ends = timezone.now() + timedelta(hours=hours)
-        Session.objects.create(session_key=key, session_data="", expire_date=ends)
-    tasks.prune_sessions()
-    assert [session.pk for session in Session.objects.all()] == ["good"]

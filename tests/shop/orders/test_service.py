@@ -87,17 +87,6 @@ def test_only_one_transition_succeeds(sale, order, first, second) -> None:
     count(sale)
 
 
-def test_overdue_order_cannot_be_paid_before_it_expires(sale) -> None:
-    order = an_order(sale, overdue=True)
-    with pytest.raises(InvalidTransition):
-        pay_order(order=order)
-    assert not order.is_payable
-    expire_unpaid_orders()
-    with pytest.raises(InvalidTransition):
-        cancel_order(order=order)
-    assert count(sale) == (5, 0, 0)
-
-
 def test_expiry_skips_a_sale_whose_lock_is_held(guard, sale, settings) -> None:
     settings.LOCK_TIMEOUT = 0.01
     an_order(sale, overdue=True)

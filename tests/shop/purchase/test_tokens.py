@@ -3,13 +3,16 @@
 import re
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 
 import pytest
 from django.contrib.auth.hashers import make_password
+from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.db import OperationalError, close_old_connections, connection
 from django.test import Client
+from django.utils import timezone
 
 from shop.models import Order, Sale, TokenRevocation, User
 from shop.purchase import tokens
@@ -274,10 +277,13 @@ def test_forged_session_cookies_leave_no_row():
     assert not TokenRevocation.objects.exists()
 
 
-def test_revocations_are_deleted_after_their_tokens_expire(settings):
+def test_expired_sessions_and_what_no_token_needs_are_deleted(settings):
     kept = settings.PURCHASE_TOKEN_SECONDS + 2 * tokens.MARGIN
     for name, age in (("old", kept + 1), ("new", kept - 30)):
         revoked_at = int(time.time()) - age
         TokenRevocation.objects.create(subject=name, revoked_at=revoked_at)
+        ends = timezone.now() + timedelta(hours=1 if name == "new" else -1)
+        Session.objects.create(session_key=name, session_data="", expire_date=ends)
     prune_sessions()
+    assert [row.pk for row in Session.objects.all()] == ["new"]
     assert [row.subject for row in TokenRevocation.objects.all()] == ["new"]

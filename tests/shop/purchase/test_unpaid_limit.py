@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from shop.errors import LimitReached, ShopError, UnpaidLimitReached
+from shop.errors import ShopError, UnpaidLimitReached
 from shop.models import CustomerQuota, Order, Sale, User
 from shop.orders.service import cancel_order
 from tests.shop import purchases
@@ -66,14 +66,6 @@ def test_without_a_limit_the_count_of_expired_orders_ends(settings) -> None:
     CustomerQuota.objects.update(expired=32_767)
     purchases.expire_the_pending_order()
     assert refusal(sale, customer, "second") is None
-
-
-@FULFILMENTS
-def test_unpaid_limit_is_not_the_limit_of_the_sale(fulfilment, settings) -> None:
-    settings.UNPAID_LIMIT = 1
-    sale, customer = a_sale(limit=1, fulfilment=fulfilment), a_customer()
-    hold(sale, customer, "first")
-    assert refusal(sale, customer, "second") is LimitReached
 
 
 @pytest.mark.parametrize("is_first", [True, False])
