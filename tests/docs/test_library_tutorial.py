@@ -24,9 +24,7 @@ from tests.docs.pages import BLOCKS, ROOT, Block, without_values
 PAGE = "docs/library/tutorial.md"
 MINUTES = 5
 """From the empty folder to the last line of the page."""
-SOURCES = ("pyproject.toml", "LICENSE")
 WRITES = "write_report()"
-ACTIVATE = ". .venv/bin/activate\n"
 
 
 class Reader:
@@ -37,10 +35,9 @@ class Reader:
         self.folder.mkdir()
         self.blocks = [block for block in BLOCKS if block.page == PAGE]
         self.running: list[subprocess.Popen[str]] = []
-        python = f"{sys.base_prefix}/bin"
         self.env = {
             "HOME": str(folder),
-            "PATH": f"{python}:{os.environ['PATH']}",
+            "PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
             "NO_COLOR": "1",
             **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
@@ -59,7 +56,7 @@ class Reader:
             assert old in code
             code = code.replace(old, new)
         if (self.folder / ".venv").exists():
-            code = ACTIVATE + code
+            code = f". .venv/bin/activate\n{code}"
         started = subprocess.Popen(
             ["bash", "-ec", code],
             cwd=self.folder,
@@ -97,8 +94,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     for package in ("locking", "shop"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, source / package, ignore=ignored)
-    for name in SOURCES:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
+    for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     reader = Reader(tmp_path)
     yield reader
