@@ -106,5 +106,5 @@ lock: ## pin the newest versions that pyproject.toml allows (needs uv)
 	$(EXPORT) --only-group peers -o requirements/peers.txt
 
 clean: ## remove the virtual environment and the demo's data
-	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
