@@ -43,7 +43,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STARTER = Path(__file__).with_name("starter.py")
 OWN_LOCKS: dict[str, tuple[Sequence[str], str, str]] = {
     "postgresql": (
-        ("ROLLBACK", "BEGIN", "SET LOCAL idle_in_transaction_session_timeout = 0"),
+        ("BEGIN", "SET LOCAL idle_in_transaction_session_timeout = 0"),
         "SELECT pg_try_advisory_xact_lock(%(key)s)::int",
         "SELECT 1",  # fails if the transaction has ended
     ),
@@ -128,6 +128,7 @@ def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bo
                 session.rows(sql)
             if session.row(attempt, key=session.key(key))[0]:
                 return session
+            session.rows("ROLLBACK")  # a pooler gives the connection to others meanwhile
             if time.monotonic() >= deadline:
                 raise LockTimeout(f"{name!r} is held by another process.")
             time.sleep(POLL_SECONDS)

@@ -10,9 +10,9 @@ from devservers.programs import required
 class PgBouncer(Server):
     """A connection pooler for transactions in front of a PostgreSQL."""
 
-    def __init__(self, server: PostgreSql, **options: Any) -> None:
+    def __init__(self, server: PostgreSql, *, sessions: int = 20, **options: Any) -> None:
         super().__init__(**options)
-        self.server = server
+        self.server, self.sessions = server, sessions
 
     @property
     def url(self) -> str:
@@ -25,6 +25,8 @@ class PgBouncer(Server):
             "unix_socket_dir": "",
             "auth_type": "any",
             "pool_mode": "transaction",
+            "default_pool_size": self.sessions,
+            "query_wait_timeout": 10,
             # Drivers send it, and PgBouncer refuses what it does not know.
             "ignore_startup_parameters": "extra_float_digits",
         }

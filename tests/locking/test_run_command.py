@@ -51,6 +51,10 @@ class Commands:
             assert self.run("one", "--", *command)[0] == 0
         return warning.called
 
+    def poll_slowly(self, lock: str) -> tuple[int, str]:
+        run.POLL_SECONDS = 60.0
+        return self.run(lock, "--", "true")
+
     def break_lock(self, name: str) -> bool:
         return locks["redis"].break_lock(name)
 
@@ -104,6 +108,22 @@ def test_first_migrations_of_several_machines_run_one_at_a_time(empty, start, tm
         one.send("run", "migrate", "--", "sh", "-c", once)
     assert [one.receive() for one in migrating] == [(0, "")] * PROCESSES
     assert log.read_text().split() == ["begin", "end"] * PROCESSES
+
+
+def test_waiter_leaves_the_pooler_to_others_between_two_attempts(
+    postgresql, start, tmp_path
+) -> None:
+    url, ready = create(postgresql, "pooled"), tmp_path / "ready"
+    asked = "SELECT COUNT(*) = 2 FROM pg_stat_activity WHERE datname = 'pooled'"
+    with PgBouncer(postgresql, sessions=2) as pooler:
+        url = url.replace(str(postgresql.port), str(pooler.port))
+        start(url).send("run", "one", "--", "sh", "-c", f"touch {ready}; exec sleep 60")
+        until(ready.exists, "the holder", 60)
+        start(url).send("poll_slowly", "one")
+        with psycopg.connect(postgresql.url, autocommit=True) as server:
+            until(lambda: server.execute(asked).fetchone() == (True,), "an attempt", 60)
+        with psycopg.connect(url, autocommit=True) as other:
+            assert other.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_first_migrations_without_the_lock_fail(postgresql) -> None:
