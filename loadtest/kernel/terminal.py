@@ -46,19 +46,23 @@ class Terminal:
         self._command.stdout.write(line)
 
     def table(self, headings: Sequence[str], rows: Rows) -> None:
-        """Write a table with numbers right-aligned and an empty line; a file gets whole lines.
+        """Write a table and an empty line. In a terminal words fold, but numbers stay whole.
 
         A row may be shorter than the headings; an empty one separates groups.
         """
         lines = [[*row] for row in rows]
+        console = Console(width=10_000, force_terminal=True, color_system="standard")
         shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="")
         for heading, *cells in zip_longest(headings, *lines, fillvalue=""):
-            is_number = all(_NUMBER.fullmatch(cell) for cell in cells if cell)
-            shown.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+            if all(_NUMBER.fullmatch(cell) for cell in cells if cell):
+                width = console.measure(Text("\n".join((heading, *cells)))).maximum
+                shown.add_column(Text(heading), justify="right", width=width)
+            else:
+                shown.add_column(Text(heading), overflow="fold")
         for line in lines:
             shown.add_row(*map(Text.from_ansi, line))
-        width = get_terminal_size().columns if self._command.stdout.isatty() else 10_000
-        console = Console(width=width, force_terminal=True, color_system="standard")
+        if self._command.stdout.isatty():
+            console.width = max(get_terminal_size().columns, console.measure(shown).minimum)
         with console.capture() as text:
             console.print(shown)
         for written in text.get().splitlines():

@@ -59,3 +59,12 @@ def test_table_aligns_numbers_and_gives_a_file_whole_lines() -> None:
         "database       7            " + "so " * 59 + "so",
         "",
     ]
+
+
+def test_narrow_terminal_folds_words_but_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(out := StringIO(), "isatty", lambda: True)
+    rows = [["[b] 中文", "12,345.67", "1,234 ms"]]
+    Terminal(Command(stdout=out)).table(("[lock]", "[x]", "p50"), rows)
+    lines = [line.split() for line in out.getvalue().splitlines() if "─" not in line]
+    assert lines == [["[lock]", "[x]", "p50"], ["[b]", "12,345.67", "1,234", "ms"], ["中文"], []]
