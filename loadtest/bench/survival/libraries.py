@@ -130,5 +130,5 @@ for _name, (_system, _options, _call) in _SYSTEMS.items():
     _one = next(one for one in SYSTEMS if one.name == _system)
     _package = {"redis-py": "redis"}.get(_name, _name) if _one.role == "peer" else ""
     _opens = partial(_one.open, **_options), _call, _package
-    _inside = _INSIDE.get(_name, _one.open)
+    _inside = _INSIDE.get(_name, _opens[0])
     LIBRARIES[_name] = Library(_one.family, *_opens, _ASYNC.get(_name, "-"), _inside)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from loadtest.bench.survival.judge import Verdict, agreed
-from loadtest.bench.survival.libraries import CONTROL
+from loadtest.bench.survival.libraries import CONTROL, LIBRARIES
 from loadtest.bench.survival.runner import CASES
 from tests.loadtest.lab import lab
 
@@ -44,6 +44,11 @@ def test_each_fault_is_injected_and_judged_by_its_record(fault, ours, control):
         [run] = line["runs"]
         assert run["proof"]
         assert run["events"]
+
+
+@pytest.mark.parametrize("name", ["python-redis-lock", "portalocker", "tooz", "kazoo"])
+def test_lock_has_the_options_of_its_documentation_inside_a_transaction_too(name):
+    assert LIBRARIES[name].open_inside is LIBRARIES[name].open
 
 
 def grant(actor, at, do="acquire", type="ok"):
