@@ -41,15 +41,23 @@ LONG_SECONDS = 600.0
 """Seconds after which an open transaction deserves a warning."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STARTER = Path(__file__).with_name("starter.py")
-OWN_LOCKS: dict[str, tuple[Sequence[str], str, str]] = {
+OWN_LOCKS: dict[str, tuple[Sequence[str], str, str, str]] = {
     "postgresql": (
         ("BEGIN", "SET LOCAL idle_in_transaction_session_timeout = 0"),
-        "SELECT pg_try_advisory_xact_lock(%(key)s)::int",
+        # The lock of earlier releases, which may run at the same time.
+        "SELECT pg_try_advisory_xact_lock(('x' || LEFT(%(key)s, 16))::bit(64)::bigint)::int",
         "SELECT 1",  # fails if the transaction has ended
+        "ROLLBACK",
     ),
-    "mysql": ((), "SELECT GET_LOCK(%(key)s, 0)", "SELECT IS_USED_LOCK(%(key)s) = CONNECTION_ID()"),
+    "mysql": (
+        (),
+        "SELECT GET_LOCK(%(key)s, 0)",
+        "SELECT IS_USED_LOCK(%(key)s) = CONNECTION_ID()",
+        "DO RELEASE_LOCK(%(key)s)",
+    ),
 }
-"""By vendor: what precedes an attempt, the attempt, and the check of a holder: 1 if it has it."""
+"""By vendor: what precedes an attempt, the attempt, the check of a holder (1: it has it), and what
+ends an attempt or a hold: a pooler then has its session again, and the lock is free at once."""
 
 
 def run(name: str, command: Sequence[str], *, backend: str | None, timeout: float | None) -> int:
@@ -116,7 +124,7 @@ def _lease(name: str, backend: str | None, timeout: float | None) -> Iterator[Ca
 def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bool]]:
     """Hold the database's own lock. The block gets a function that returns whether it is held."""
     pool = SessionPool(DEFAULT_DB_ALIAS)
-    begin, attempt, check = OWN_LOCKS[pool.vendor]
+    begin, attempt, check, end = OWN_LOCKS[pool.vendor]
     key = digest(f"run/{pool.database}/{name}")
     deadline = math.inf if timeout is None else time.monotonic() + timeout
 
@@ -126,9 +134,9 @@ def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bo
         while True:
             for sql in begin:
                 session.rows(sql)
-            if session.row(attempt, key=session.key(key))[0]:
+            if session.row(attempt, key=key)[0]:
                 return session
-            session.rows("ROLLBACK")  # a pooler gives the connection to others meanwhile
+            session.rows(end, key=key)
             if time.monotonic() >= deadline:
                 raise LockTimeout(f"{name!r} is held by another process.")
             time.sleep(POLL_SECONDS)
@@ -148,12 +156,14 @@ def _database_lock(name: str, timeout: float | None) -> Iterator[Callable[[], bo
                 may_warn = False
                 logger.warning("Lock %s: a transaction is open for 10 minutes.", name)
             try:
-                return bool(session.row(check, key=session.key(key))[0])
+                return bool(session.row(check, key=key)[0])
             except (ConnectionLost, LockError):
                 return False
 
         yield is_held
         if not is_held():
             raise LockLost(f"{name!r} was lost while the program ran.")
+        with suppress(ConnectionLost, LockError):
+            session.rows(end, key=key)
     finally:
         pool.close()

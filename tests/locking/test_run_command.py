@@ -19,6 +19,7 @@ from devservers import MariaDb, PostgreSql
 from devservers.faults.waiting import until
 from devservers.process import process_state
 from locking import locks
+from locking.backends.database.sql import digest
 from locking.management import run
 from tests.devservers.pgbouncer import PgBouncer
 from tests.locking.lock_worker import Forked
@@ -54,6 +55,10 @@ class Commands:
     def poll_slowly(self, lock: str) -> tuple[int, str]:
         run.POLL_SECONDS = 60.0
         return self.run(lock, "--", "true")
+
+    def run_and_close_nothing(self, lock: str) -> tuple[int, str]:
+        with patch.object(run.SessionPool, "close", autospec=True) as self.open:
+            return self.run(lock, "--", "true")
 
     def break_lock(self, name: str) -> bool:
         return locks["redis"].break_lock(name)
@@ -252,6 +257,23 @@ def test_held_lock_is_waited_for_or_skipped(running, start, tmp_path) -> None:
     assert (tmp_path / "stopped").exists()
     assert other.receive() == (0, "")
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_lock_is_free_before_the_server_has_ended_the_session(kind, request, start) -> None:
+    """It does that some time after the command."""
+    url = request.getfixturevalue(kind).url
+    first = start(url)
+    assert first.call("run_and_close_nothing", "one") == (0, "")
+    assert start(url).call("run", "one", "--timeout=0", "--", "true") == (0, "")
+
+
+def test_earlier_releases_have_the_same_lock_on_postgresql(postgresql, start) -> None:
+    """Both run while an update is rolled out."""
+    held = "SELECT pg_advisory_lock(('x' || LEFT(%s, 16))::bit(64)::bigint)"
+    with psycopg.connect(postgresql.url) as other:
+        other.execute(held, [digest("run/shop/one")])
+        assert start(postgresql.url).call("run", "one", "--timeout=0", "--", "true")[0] == 75
 
 
 def test_lost_lock_stops_the_program(running, tmp_path) -> None:
