@@ -351,7 +351,7 @@ def uncommitted(trial: Trial) -> str:
     if not is_early and trial.granted(waiter):
         _do(waiter, "read")
     waiter.call("release")
-    return f"process {holder.pid} committed {QUEUED:g} s after its release"
+    return f"process {holder.pid} released the lock before its COMMIT"
 
 
 def cancelled(trial: Trial) -> str:
