@@ -55,7 +55,7 @@ def _stores(state: LiveState) -> Iterator[Condition]:
     elif state.policy and state.nodes_down:
         text = _("A server of the active lock (%(lock)s) stopped responding: %(nodes)s.")
         words = {"lock": guard_title(state.policy.backend), "nodes": ", ".join(state.nodes_down)}
-        advice = _("Restart it. If fewer than half of the servers are left, purchases fail.")
+        advice = _("Restart it. Without a majority of the servers, purchases fail.")
         yield Condition("warn", text % words, advice)
     if "redis" in down:
         text = _("Redis stopped responding: queued sales and jobs have stopped.")
