@@ -61,7 +61,7 @@ register.filter("guard", guard_title)
 @register.filter
 def clauses(headline: str) -> SafeString:
     """Return a headline that wraps between its clauses; within one only if it has no room."""
-    parts = re.findall(r"([^.，]+[.，]?)(\s*)", headline)
+    parts = re.findall(r"([^.，!]+[.，!]?)(\s*)", headline)
     return format_html_join("", '<span class="clause">{}</span>{}', parts)
 
 
