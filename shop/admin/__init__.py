@@ -10,6 +10,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.forms import UserChangeForm
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.formats import localize
 from django.utils.html import format_html
@@ -103,7 +104,7 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
 
     list_display = (
         "number",
-        "status",
+        "marked_status",
         "total",
         "customer",
         "sale",
@@ -145,6 +146,11 @@ class OrderAdmin(PageActions, LargeTable, ReadOnlyAdmin):
         words, when = (closed, order.closed_at) if order.closed_at else (unpaid, order.pay_by)
         time = localize(localtime(when))
         return words % {"status": order.get_status_display(), "time": time}
+
+    @admin.display(description=_("Status"))
+    def marked_status(self, order: Order) -> str:
+        """Return the status as customers see it."""
+        return render_to_string("shop/_status.html", {"order": order})
 
     @admin.display(description=_("Total"))
     def total(self, order: Order) -> str:

@@ -35,7 +35,7 @@ PER_LIST = 100
 """Orders on a packing list: those marked as shipped make room for the next."""
 COUNTED = 1000
 """Orders that a packing list counts."""
-LATEST = 10
+LATEST = 5
 """Orders on the page of a sale."""
 PERSONAL = ("shop.view_order", "shop.view_deliveryaddress")
 """Permissions to see the customers of a sale."""
@@ -123,7 +123,9 @@ class SalePages(PageActions):
                 "chart": {"width": WIDTH, "height": HEIGHT, "lines": (0, HEIGHT // 2, HEIGHT)},
                 "gates": [one for gate in gates for one in gate.figures(sale=sale)],
                 "sees_orders": request.user.has_perms(PERSONAL),
-                "latest": sale.orders.order_by("-pk").select_related("customer")[:LATEST],
+                "latest": sale.orders.order_by("-pk").select_related("customer", "address")[
+                    :LATEST
+                ],
             }
         return super().change_view(request, object_id, form_url, extra_context)
 

@@ -83,7 +83,7 @@ def test_newest_order_comes_first_and_its_page_names_each_time(amy, orders) -> N
     assert ADDRESS["street"] in amy.get(page).text
 
 
-def test_orders_of_a_sale_name_it_and_those_to_ship_are_found(amy, orders) -> None:
+def test_orders_of_a_sale_name_it_and_the_index_counts_those_to_ship(amy, orders) -> None:
     unpaid, paid, shipped = orders
     for order in orders:
         save_address(order=order, lines=ADDRESS)
@@ -92,6 +92,12 @@ def test_orders_of_a_sale_name_it_and_those_to_ship_are_found(amy, orders) -> No
     page = amy.get("/admin/shop/order/", {"sale__exact": paid.sale_id, "to_ship": "1"})
     assert f"<h2>{paid.sale}</h2>" in page.text
     assert list(page.context["cl"].result_list) == [paid]
+    due = amy.get("/admin/").context["due"]
+    assert [count for _title, count, _page in due] == [1, 1, 1]
+    found = [list(amy.get(page).context["cl"].result_list) for _title, _count, page in due[1:]]
+    assert found == [[paid], [unpaid]]
+    assert staff_with("view_sale").get("/admin/").context["due"] == due[:1]
+    assert "◷ Waiting for payment" in amy.get("/admin/shop/order/").text
     DeliveryAddress.objects.filter(pk=unpaid.pk).delete()
     everything = amy.get("/admin/shop/order/", headers={"accept-language": "zh-hans"}).text
     assert "发货时间" in everything
