@@ -92,14 +92,15 @@ def spreads(runs: Sequence[Run]) -> list[Run]:
         done = [run for run in group if run["verdict"] != "not-run"]
         if len(done) > 1:
             figures = {
-                one: _spread([run[one] for run in done], digits) for one, digits in SPREAD.items()
+                one: spread([run[one] for run in done], digits) for one, digits in SPREAD.items()
             }
-            wait = _spread([run["wait_ms"]["p99"] for run in done], 0)
+            wait = spread([run["wait_ms"]["p99"] for run in done], 0)
             found.append({"guard": name, "runs": len(done), **figures, "p99": wait})
     return found
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
+def spread(values: Sequence[float], digits: int) -> str:
+    """Return the median and, if the values differ, the least and the most."""
     found = min(values), median(values), max(values)
     least, middle, most = (f"{one:,.{digits}f}" for one in found)
     return middle if least == most else f"{middle} ({least}–{most})"

@@ -1,6 +1,7 @@
 """Compare the reports of two load tests."""
 
 from collections import Counter
+from statistics import median
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -11,6 +12,9 @@ from loadtest.load import report
 from loadtest.load.plan import Plan
 
 Report = dict[str, Any]
+
+MEASURES = {"sold": 0, "orders_per_second": 1, "p99": 0}
+"""The figures that are compared, with their decimals."""
 
 
 def differing_settings(*reports: Report) -> list[tuple[str, str, str]]:
@@ -49,31 +53,40 @@ def overlaid(*reports: Report) -> list[dict[str, Any]]:
 
 
 def rows(*reports: Report) -> list[dict[str, Any]]:
-    """Return a row for each guard: its worst run in each load test, and their differences."""
+    """Return a row for each guard: its runs in each load test, and the differences."""
     runs = [run for one in reports for run in one["runs"]]
     found = []
     for name, group in report.by_guard(runs):
-        pair = [_worst(one, group[0]) for one in reports]
+        pair = [_side(one, group[0]) for one in reports]
         found.append({"name": name, "pair": pair, "difference": _difference(*pair)})
     return found
 
 
-def _worst(result: Report, guard: report.Run) -> report.Run | None:
-    """Return the worst run with the guard of this one."""
+def _side(result: Report, guard: report.Run) -> dict[str, Any] | None:
+    """Return the figures of all runs with the guard of this one, and the worst verdict."""
     names = "backend", "discipline"
     runs = [run for run in result["runs"] if all(run[one] == guard[one] for one in names)]
     if not runs:
         return None
     run = report.worst(runs)
-    return {**run, "words": report.words(run), "p99": run["wait_ms"]["p99"]}
-
-
-def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, str]:
-    """Return what the second run has more or less of, with a sign."""
-    if not a or not b or "not-run" in (a["verdict"], b["verdict"]):
-        return {}
-    measures = {"sold": 0, "orders_per_second": 1, "p99": 1}
-    return {
-        name: f"{b[name] - a[name]:+,.{digits}f}".replace("-", "−")
-        for name, digits in measures.items()
+    done = [one for one in runs if one["verdict"] != "not-run"]
+    values = {name: [{**one, **one["wait_ms"]}[name] for one in done] for name in MEASURES}
+    shown = {
+        name: report.spread(values[name], digits).partition(" ")[::2]
+        for name, digits in MEASURES.items()
+        if done
     }
+    return {**run, **shown, "words": report.words(run), "values": values}
+
+
+def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, tuple[str, bool]]:
+    """Return by how much the medians differ, and if the runs of both sides overlap."""
+    found = {}
+    for name, digits in MEASURES.items():
+        one, other = (side["values"][name] if side else [] for side in (a, b))
+        if one and other:
+            change = median(other) - median(one)
+            text = f"{change:{'+' if change else ''},.{digits}f}".replace("-", "−")
+            is_chance = min(one) <= max(other) and min(other) <= max(one)
+            found[name] = text, bool(change) and is_chance
+    return found

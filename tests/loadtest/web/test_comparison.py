@@ -22,9 +22,13 @@ B = report(stock=2080, sold=2080, wait=60.5, seed=7)
 def test_differences_have_signs() -> None:
     (row,) = comparison.rows(A, B)
     assert row["name"] == "Redis", "as on the page of each result"
-    assert row["difference"] == {"sold": "+2,030", "orders_per_second": "+1,015.0", "p99": "−29.5"}
+    assert row["difference"] == {
+        "sold": ("+2,030", False),
+        "orders_per_second": ("+1,015.0", False),
+        "p99": ("−30", False),
+    }
     (same,) = comparison.rows(A, A)
-    assert same["difference"] == {"sold": "+0", "orders_per_second": "+0.0", "p99": "+0.0"}
+    assert [text for text, _ in same["difference"].values()] == ["0", "0.0", "0"]
     (row,) = comparison.rows(A, {**B, "runs": []})
     assert (row["pair"][1], row["difference"]) == (None, {})
     (row,) = comparison.rows(A, report(stock=50, sold=0, wait=0.0, verdict="not-run"))
@@ -44,3 +48,15 @@ def test_differences_have_signs() -> None:
     assert comparison.differing_settings(A, by_hand) == [
         ("Injected faults", "", "Redis: Pause the holder × 1"),
     ]
+
+
+def test_medians_are_compared_and_a_difference_within_the_spread_may_be_chance() -> None:
+    def runs(*waits: float) -> Any:
+        found = [report(stock=50, sold=50, wait=wait) for wait in waits]
+        return {**found[0], "runs": [one["runs"][0] for one in found]}
+
+    (row,) = comparison.rows(runs(10, 20, 90), runs(30, 50, 60))
+    assert row["pair"][0]["p99"] == ("20", "(10–90)")
+    assert row["difference"]["p99"] == ("+30", True)
+    (row,) = comparison.rows(runs(10, 20, 25), runs(30, 50, 60))
+    assert row["difference"]["p99"] == ("+30", False)

@@ -289,7 +289,7 @@ def test_two_runs_can_be_compared(client, staff, sent):
     chinese = client.get(compare, headers={"accept-language": "zh-hans"}).text
     for text in (page.text, chinese):
         assert "<td>120,000 / 50<br>" in text
-        assert text.count("<td>30,000.5</td>") >= 2
+        assert text.count("<td>30,000</td>") >= 2
         assert ">120,000</text>" in text
     assert "Both runs had the same settings and the same injected faults" in page.text
     assert page.text.count("Load average before the test: 3.2 on 2 cores") == 1
