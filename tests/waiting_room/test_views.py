@@ -45,7 +45,8 @@ def test_page_follows_the_visitor_to_the_sale(mode: str) -> None:
     page = client.post(url(sale, "join/"), follow=True)
     assert page.redirect_chain == [(url(sale), 302)]
     assert view_of(client, sale) == "before"
-    assert "See your place and when your turn comes" in client.get(sale.get_absolute_url()).text
+    shown = client.get(sale.get_absolute_url()).text
+    assert shown.count('room/"') == shown.count("See your place in the waiting room") == 1
     open_now(sale)
     service.status_of(sale=sale)
     until(lambda: view_of(client, sale) == "turn", "the turn")
