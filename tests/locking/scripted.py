@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from locking.backends.base import Backend
-from locking.claims import Capabilities, Claim
+from locking.claims import Claim
 from locking.exceptions import LockUnavailable
 from locking.handler import create
 from tests.locking.backends.memory_store import MemoryBackend, Server
@@ -20,16 +20,6 @@ PATH = "tests.locking.scripted.ScriptedBackend"
 class ScriptedBackend(MemoryBackend):
     """Leases in a dictionary; `then("extend", step)` runs `step` before the next extension."""
 
-    capabilities = Capabilities(
-        summary="In memory, with leases.",
-        exclusion="process",
-        expires=True,
-        fencing=True,
-        counts_in_store=True,
-        hands_over=True,
-        wakes_waiters=True,
-        lists_holders=True,
-    )
     server: Server = None
 
     def __init__(self, alias: str, **settings: Any) -> None:

@@ -1,6 +1,5 @@
 """The queue of the Redis lock: order, cost, early ends of a wait, connections."""
 
-import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,28 +112,6 @@ def test_cancelled_wait_ends_at_once(backend: RedisBackend, monkeypatch) -> None
         until(lambda: any(held.waiters for held in backend.inspect()), "the waiter")
         asked.cancel()
         assert waiter.result(WAIT_TIMEOUT) is None
-
-
-def test_grant_during_a_withdrawal_is_not_lost(backend: RedisBackend) -> None:
-    """Waiters time out while they are granted the lock: no grant and no entry is lost."""
-    random_ = random.Random(42)
-    waits = [random_.uniform(0, 0.004) for _ in range(600)]
-
-    def work(share: list[float]) -> tuple[int, int]:
-        got = missed = 0
-        for wait in share:
-            lock = store_of(backend).lock("n")
-            if lock.acquire(timeout=wait):
-                got += 1
-                lock.release()
-            else:
-                missed += 1
-        return got, missed
-
-    with ThreadPoolExecutor(6) as pool:
-        results = list(pool.map(work, [waits[i::6] for i in range(6)]))
-    assert all(sum(column) for column in zip(*results, strict=True)), results
-    assert not backend.inspect()
 
 
 def test_waiter_keeps_its_place_after_a_lost_connection(
