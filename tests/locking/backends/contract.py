@@ -165,6 +165,37 @@ class Contract(OnRealStores, contract.Contract):
 
         assert any(is_renewed() for _ in range(5))
 
+    @needs(lambda can: can.exclusion != "none")
+    @pytest.mark.parametrize("is_waiting", [True, False], ids=["it waits", "it holds"])
+    def test_task_left_in_a_closed_event_loop_keeps_no_lock(
+        self, locks: LockStore, name: str, is_waiting: bool
+    ) -> None:
+        """Nothing ends the task, and it disturbs no other event loop."""
+        lock, loop = locks.lock(name, ttl=LONG), asyncio.new_event_loop()
+
+        async def hold() -> None:
+            async with lock:
+                await loop.create_future()
+
+        async def reached() -> None:
+            while not (self.waiting(locks, name) != 0 if is_waiting else locks.held):
+                await asyncio.sleep(0.001)
+
+        async def use(other: str) -> None:
+            async with locks.lock(other, timeout=WAIT_TIMEOUT):
+                pass
+
+        if is_waiting:
+            assert lock.acquire(timeout=5)
+        task = loop.create_task(hold())
+        loop.run_until_complete(reached())
+        loop.close()
+        asyncio.run(use(f"{name}-free"))
+        if is_waiting:
+            lock.release()
+        asyncio.run(use(name))
+        assert not task.done()
+
     @pytest.mark.faults(row=2, xf=True, fired="GIL held for 2.5 leases")
     @needs(lambda can: can.expires and can.exclusion == "machines")
     def test_gil_held_longer_than_the_lease(

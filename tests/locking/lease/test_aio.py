@@ -1,12 +1,10 @@
 """Tasks that are cancelled while they acquire a lock leave nothing behind."""
 
 import asyncio
-import threading
 
 import pytest
 
-from devservers.faults.waiting import WAIT_TIMEOUT, until
-from locking.handler import create
+from devservers.faults.waiting import WAIT_TIMEOUT
 from tests.locking.held_call import HeldCall
 from tests.locking.scripted import scripted, waiters
 
@@ -51,37 +49,6 @@ def test_store_that_does_not_respond_delays_no_release_in_another_one() -> None:
         assert done == {releases[1]}
 
     asyncio.run(main())
-
-
-PROCESS = "locking.backends.process.ProcessBackend"
-SESSION = "tests.locking.backends.memory_store.SessionBackend"
-
-
-@pytest.mark.parametrize("path", [PROCESS, SESSION])
-@pytest.mark.parametrize("is_waiting", [True, False], ids=["it waits", "it holds"])
-def test_task_left_in_a_closed_event_loop_keeps_no_lock(path: str, is_waiting: bool) -> None:
-    """Nothing ends the task, and the lock has no lease that ends."""
-    backend = create("left", {"BACKEND": path})
-    lock, loop = backend.lock("left"), asyncio.new_event_loop()
-
-    async def hold() -> None:
-        assert await lock.aacquire()
-        await loop.create_future()
-
-    async def reached() -> None:
-        while not (waiters(backend) if is_waiting else backend.held):
-            await asyncio.sleep(0.001)
-
-    if is_waiting:
-        assert lock.acquire(timeout=0)
-    task = loop.create_task(hold())
-    loop.run_until_complete(reached())
-    loop.close()
-    if is_waiting:
-        lock.release()
-    until(lambda: "lock-call" not in [one.name for one in threading.enumerate()], "its wait's end")
-    until(lambda: not lock.locked(), "its end")
-    assert not task.done()
 
 
 def test_wait_for_a_task_that_has_ended_ends_without_the_lock(process) -> None:

@@ -16,7 +16,6 @@ from devservers import Redis
 from devservers.faults.waiting import WAIT_TIMEOUT, until
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.requests import MAX_SLEEP, Asked
-from locking.testing.calls import acquire_and_release
 from tests.devservers.faults.interception import InterceptingProxy
 from tests.locking.backends.redis.redis_tools import (
     BOUND,
@@ -232,20 +231,3 @@ def test_message_without_a_grant_does_not_prolong_the_wait(
             assert not await asyncio.wait_for(waiter, 5)
 
     asyncio.run(main())
-
-
-def test_task_left_in_a_closed_loop_disturbs_no_other_loop(backend: RedisBackend) -> None:
-    """Nobody cancelled it before its event loop was closed."""
-    store, loop = store_of(backend), asyncio.new_event_loop()
-
-    async def use(name: str) -> None:
-        async with store.lock(name, timeout=WAIT_TIMEOUT):
-            pass
-
-    with store.lock(NAME, ttl=60):
-        left = loop.create_task(use(NAME))
-        loop.run_until_complete(soon(lambda: waiting(backend) == 1))
-        loop.close()
-        asyncio.run(use("other"))
-    assert not left.done()
-    assert acquire_and_release(store, NAME, 0), "the release skips the task that is left"
