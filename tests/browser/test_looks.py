@@ -156,6 +156,7 @@ def test_break_of_a_held_lock_is_on_the_screen(people, look):
 
 def test_list_of_orders_suits_a_phone(people):
     page = people("amy", viewport={"width": 390, "height": 780})
+    bought("speaker")  # waits for payment, the longest status
     page.goto("/admin/shop/order/")
     customer = page.locator(".field-total + .field-customer").first.bounding_box()
     assert customer["x"] + customer["width"] <= 390
