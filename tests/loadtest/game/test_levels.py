@@ -43,6 +43,8 @@ def outcomes(recording: dict[str, Any], level: str, guarded: bool) -> Iterator[O
                 recording["sentences"][number][0].removeprefix("The watchdog of ")
                 for number in told
             ]
+            if any("learns from its release" in one for one in said):  # or its watchdog, before
+                said = [one for one in said if "notices that the lock is lost" not in one]
             yield move, state | {"buyers": buyers}, sorted(map(str.lower, said))
 
 
